@@ -167,3 +167,51 @@ def entmax_gradient(x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, a
     hit = torch.arange(x.shape[-1], device=x.device) == target[:, None]
     gradient = d_value[:, None] * (_recover(x, state, alpha) - hit.to(x.dtype))
     return torch.where(feasible & (d_value[:, None] != 0), gradient, 0.0)
+
+
+# ---------------------------------------------------------------- the questions
+
+
+def log_partition(x: Tensor) -> Tensor:
+    peak = x.detach().amax(-1, keepdim=True)
+    peak = torch.where(peak == -math.inf, 0.0, peak)
+    total = (x - peak).exp().sum(-1)
+    # log of 1 where nothing is feasible, so that no gradient is 0/0
+    return torch.where(total > 0, torch.where(total > 0, total, 1.0).log() + peak.squeeze(-1), -math.inf)
+
+
+def marginals(x: Tensor) -> Tensor:
+    return entmax(x, 1.0)
+
+
+def marginals_jvp(x: Tensor, tangent: Tensor) -> Tensor:
+    return entmax_pullback(entmax(x, 1.0), tangent, 1.0)
+
+
+def max_marginals(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+def argmax(x: Tensor) -> Tensor:
+    return topk(x, 1)[1].squeeze(1)
+
+
+def topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    kept = min(k, x.shape[-1])
+    values, index = x.topk(kept, -1)
+    missing = k - kept
+    values = torch.nn.functional.pad(values, (0, missing), value=-math.inf)
+    index = torch.nn.functional.pad(index, (0, missing))
+    parts = x.new_zeros(x.shape[0], k, x.shape[-1])
+    return values, parts.scatter_(-1, index.unsqueeze(-1), (values > -math.inf).to(x.dtype).unsqueeze(-1))
+
+
+def sample(x: Tensor, noise: Tensor) -> Tensor:
+    """Inverts the cumulative distribution at noise (B, S, 1): the first entry whose cumulative mass exceeds it."""
+    mass = marginals(x).cumsum(-1)
+    total = mass[:, -1:].contiguous()
+    index = torch.searchsorted(mass, noise.squeeze(-1) * total, right=True)
+    # noise · total may round up to total: the last entry that has mass
+    index = torch.minimum(index, torch.searchsorted(mass, total))
+    parts = x.new_zeros(*index.shape, x.shape[-1])
+    return parts.scatter_(-1, index.unsqueeze(-1), (total > 0).to(x.dtype).unsqueeze(-1).expand(*index.shape, 1))

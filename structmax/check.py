@@ -1,0 +1,168 @@
+"""Shape, dtype and device checks, and all their wording. `dim` is moved here and nowhere else.
+
+Every message says what should be, what is, and what to try. Nothing here reads a value from a GPU.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def readable(tensor: Tensor) -> bool:
+    """Whether values may be looked at: on the CPU, outside compilation and function transforms."""
+    return (
+        not torch.compiler.is_compiling()
+        and tensor.device.type == "cpu"
+        and type(tensor) in (Tensor, torch.nn.Parameter)
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def floating(name: str, tensor: object) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"`{name}` should be a torch tensor, but is a {type(tensor).__name__}. Try torch.as_tensor(...).")
+    if not tensor.is_floating_point():
+        raise TypeError(f"`{name}` should be floating point, but has dtype {tensor.dtype}. Try `{name}.float()`.")
+
+
+def same_device(name: str, tensor: Tensor, scores: Tensor) -> None:
+    if tensor.device != scores.device:
+        raise ValueError(
+            f"`{name}` should be on the device of the scores, {scores.device}, but is on {tensor.device}. "
+            f"Try `{name}.to(scores.device)`."
+        )
+
+
+def axis(scores: Tensor, dim: int) -> int:
+    """`dim` counted from the end: −1, −2, …"""
+    floating("scores", scores)
+    rank = scores.dim()
+    if rank == 0:
+        raise ValueError("`scores` should have at least one dimension, but is a scalar. Try `scores[None]`.")
+    if not isinstance(dim, int) or not -rank <= dim < rank:
+        raise ValueError(
+            f"`dim` should be between {-rank} and {rank - 1} for scores of shape {tuple(scores.shape)}, but is {dim!r}."
+        )
+    if scores.shape[dim] == 0:
+        raise ValueError(
+            f"`scores` should have at least one entry along `dim`={dim}, but has shape {tuple(scores.shape)}."
+        )
+    return dim if dim < 0 else dim - rank
+
+
+def last(scores: Tensor, dim: int, mask: Tensor | None, lengths: Tensor | None) -> Tensor:
+    """Scores with `dim` moved to the end, and −inf where `mask` is False or past `lengths`."""
+    where = axis(scores, dim)
+    if mask is not None:
+        scores = scores.masked_fill(~_mask(mask, scores), -math.inf)
+    moved = scores.movedim(where, -1)
+    if lengths is not None:
+        moved = moved.masked_fill(~prefix(lengths, moved), -math.inf)
+    return moved
+
+
+def back(moved: Tensor, dim: int) -> Tensor:
+    """The way back: the last dimension to where `dim` was in a tensor of the same rank."""
+    return moved.movedim(-1, dim)
+
+
+def _mask(mask: Tensor, scores: Tensor) -> Tensor:
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"`mask` should be a bool tensor, True where an entry may be used, but is {kind}. Try `mask.bool()`.")
+    same_device("mask", mask, scores)
+    if not _broadcasts(mask.shape, scores.shape):
+        raise ValueError(
+            f"`mask` should broadcast to the scores' shape {tuple(scores.shape)}, but has {tuple(mask.shape)}. "
+            "For attention scores (B, H, Q, K) a key mask is `mask[:, None, None, :]`."
+        )
+    return mask
+
+
+def prefix(lengths: Tensor, moved: Tensor) -> Tensor:
+    """True at the first `lengths` entries of the last dimension: broadcasts to `moved`."""
+    if not isinstance(lengths, Tensor) or lengths.is_floating_point() or lengths.dtype == torch.bool:
+        kind = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__
+        raise TypeError(f"`lengths` should be an integer tensor, but is {kind}. Try torch.as_tensor(lengths).")
+    batch = moved.shape[:-1]
+    if not _broadcasts(lengths.shape, batch):
+        raise ValueError(
+            f"`lengths` should broadcast to the batch shape {tuple(batch)} (the scores without `dim`), "
+            f"but has {tuple(lengths.shape)}."
+        )
+    if readable(lengths) and lengths.numel() and not bool(((lengths >= 0) & (lengths <= moved.shape[-1])).all()):
+        raise ValueError(
+            f"`lengths` should be between 0 and {moved.shape[-1]}, the size of `dim`, "
+            f"but lie between {int(lengths.min())} and {int(lengths.max())}."
+        )
+    return torch.arange(moved.shape[-1], device=moved.device) < lengths.to(moved.device).unsqueeze(-1)
+
+
+def _broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
+    pairs = zip(reversed(shape), reversed(target), strict=False)
+    return len(shape) <= len(target) and all(a in (1, b) for a, b in pairs)
+
+
+def positive(name: str, value: object, *, above: float = 0.0, hint: str = "") -> None:
+    """A number > `above`; for tensors on the CPU, all of them."""
+    if isinstance(value, Tensor):
+        floating(name, value)
+        if readable(value) and value.numel() and not bool((value > above).all()):
+            raise ValueError(f"`{name}` should be > {above:g} everywhere, but its minimum is {value.min():g}.{hint}")
+    elif isinstance(value, bool) or not isinstance(value, int | float | torch.SymInt | torch.SymFloat):
+        raise TypeError(f"`{name}` should be a number or a tensor, but is a {type(value).__name__}.")
+    elif not value > above:
+        raise ValueError(f"`{name}` should be > {above:g}, but is {value}.{hint}")
+
+
+def whole(name: str, value: object, low: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | torch.SymInt) or value < low:
+        raise ValueError(f"`{name}` should be a whole number ≥ {low}, but is {value!r}.")
+
+
+def per_row(name: str, value: float | Tensor, moved: Tensor, where: int) -> float | Tensor:
+    """A number, or a tensor brought to the batch shape of `moved` (scores whose `dim`, counted from the end, was `where`).
+
+    A vector runs along the heads of attention scores (…, H, Q, K), or along the rows of a matrix. Any other shape
+    broadcasts to the scores with size 1 at `dim`.
+    """
+    if not isinstance(value, Tensor):
+        return float(value)
+    # Half-precision scores are computed in float32, and so is what shapes them.
+    dtype = torch.promote_types(moved.dtype, torch.float32)
+    batch = moved.shape[:-1]
+    if value.dim() == 0:
+        return value.to(moved.device, dtype).expand(batch)
+    same_device(name, value, moved)
+    rows = value.to(dtype)
+    if value.dim() == 1 and value.shape[0] > 1 and moved.dim() >= 2:
+        rows = rows.unsqueeze(-1) if moved.dim() >= 3 else rows
+        heads = batch[-2] if moved.dim() >= 3 else batch[-1]
+        if value.shape[0] != heads:
+            raise ValueError(
+                f"`{name}` is a vector of {value.shape[0]} numbers: it should have one for each of the {heads} heads of "
+                f"scores (…, H, Q, K), or rows of a matrix. For another layout give it size 1 at `dim`, "
+                f"so that it broadcasts to the scores."
+            )
+        return rows.expand(batch)
+    full = (1,) * (moved.dim() - value.dim()) + tuple(value.shape)
+    if len(full) != moved.dim() or full[where] != 1 or not _broadcasts(full, _restored(moved, where)):
+        raise ValueError(
+            f"`{name}` should broadcast to the scores' shape {tuple(_restored(moved, where))} with size 1 at `dim`={where}, "
+            f"but has shape {tuple(value.shape)}."
+        )
+    return rows.reshape(full).movedim(where, -1).squeeze(-1).expand(batch)
+
+
+def _restored(moved: Tensor, where: int) -> tuple[int, ...]:
+    shape = list(moved.shape[:-1])
+    shape.insert(len(shape) + 1 + where, moved.shape[-1])
+    return tuple(shape)
+
+
+def choice(name: str, value: object, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        listed = ", ".join(repr(option) for option in allowed)
+        raise ValueError(f"`{name}` should be one of {listed}, but is {value!r}.")

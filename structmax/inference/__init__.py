@@ -1,0 +1,1 @@
+"""Questions: one file each, with its public function and its gradient rule."""

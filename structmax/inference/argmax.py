@@ -1,0 +1,50 @@
+"""The best structure: argmax over y in Y of ⟨θ, y⟩ (MAP). Piecewise constant, so its gradient is zero."""
+
+from typing import Any
+
+from torch import Tensor
+from torch.autograd import Function
+
+from structmax.contract import AbstractStructure, Scores
+from structmax.inference.question import Asked, front
+from structmax.inference.rule import rule
+
+
+@rule
+class Argmax(Function):
+    @staticmethod
+    def forward(asked: Asked, *scores: Tensor) -> tuple[Tensor, ...]:
+        return asked.room("argmax", scores)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[None, ...]:
+        return (None,) * (1 + len(_))
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, *tangents: Tensor) -> tuple[None, ...]:
+        return (None,) * len(tangents)
+
+
+def argmax(scores: Scores, structure: AbstractStructure, *, backend: str = "auto") -> Any:
+    """The parts of one best structure; ties are broken the same way each time. Its gradient is zero.
+
+    Args:
+        scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
+        structure: the set Y.
+        backend: "auto", "numba", "triton" or "reference".
+
+    Returns:
+        0/1 parts with fields, shapes and dtype of the scores; all zeros where nothing is feasible.
+        `structure.decode` turns them into indices.
+
+    Example:
+        >>> import torch, structmax
+        >>> structmax.argmax(torch.tensor([0.2, 1.5, 0.3]), structmax.Simplex())
+        tensor([0., 1., 0.])
+    """
+    tensors, asked = front(scores, structure, backend)
+    return structure.parts(Argmax(asked, *tensors))

@@ -1,0 +1,67 @@
+"""What the autograd rules of all questions share: batching, tracing, and the way down to a room."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from structmax import backends
+
+
+def rule(function: type[Function]) -> Callable[..., Any]:
+    """Turns an autograd.Function into the differentiable call it describes.
+
+    The Function is over batch-first tensors: all its tensor arguments carry the same leading batch dimensions. It writes
+    forward, setup_context, backward and jvp; vmap is one more batch dimension and is written here.
+    """
+    # torch.compile refuses a Function that has a jvp, whether or not it is asked for: give it a twin without. Where no
+    # gradient is recorded (inside a backward, too) it miscounts the arguments of a variadic forward: call that plainly.
+    traced = type(function.__name__, (Function,), {k: v for k, v in vars(function).items() if k != "jvp"})
+    forward = function.forward
+
+    def call(*args: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            return function.apply(*args)
+        recorded = torch.is_grad_enabled() and any(isinstance(arg, Tensor) and arg.requires_grad for arg in args)
+        return traced.apply(*args) if recorded else forward(*args)
+
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+        out = call(*(_batched(arg, dim, info.batch_size) for arg, dim in zip(args, in_dims, strict=True)))
+        return out, (0 if isinstance(out, Tensor) else tuple(0 for _ in out))
+
+    function.vmap = staticmethod(vmap)  # type: ignore[method-assign]
+    return call
+
+
+def _batched(arg: Any, dim: int | None, size: int) -> Any:
+    if not isinstance(arg, Tensor):
+        return arg
+    return arg.unsqueeze(0).expand(size, *arg.shape) if dim is None else arg.movedim(dim, 0)
+
+
+def ask(cls, *args: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return cls.traced.apply(*args)
+        return cls.apply(*args)
+
+
+def ask(
+    room: str, name: str, tensors: tuple[Tensor, ...], batch: int, backend: str, parts: int = 1, **fields: Any
+) -> list[Tensor]:
+    """One question to one room: flattens the first `batch` dimensions, asks, and restores them.
+
+    Keyword tensors that carry the batch are flattened too; numbers pass through. `parts` is how many of the tensors
+    are scores.
+    """
+    shape = tensors[0].shape[:batch]
+    rows = shape.numel()
+
+    def flat(tensor: Tensor) -> Tensor:
+        return tensor.reshape(rows, *tensor.shape[batch:])
+
+    named = {key: flat(value) for key, value in fields.items() if isinstance(value, Tensor)}
+    numbers = {key: value for key, value in fields.items() if not isinstance(value, Tensor)}
+    out = backends.call(room, name, [flat(t) for t in tensors], named, numbers, parts, backend)
+    return [t.reshape(*shape, *t.shape[1:]) for t in out]

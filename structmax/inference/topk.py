@@ -1,0 +1,76 @@
+"""The k best structures, best first, with their scores."""
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.autograd import Function
+
+from structmax import check
+from structmax.contract import AbstractStructure, Scores
+from structmax.inference.question import Asked, front, inner, without_infinities
+from structmax.inference.rule import rule
+
+
+class TopK(NamedTuple):
+    """`values` (k, batch) and `parts`, fields and shapes of the scores with k in front."""
+
+    values: Tensor
+    parts: Any
+
+
+@rule
+class Best(Function):
+    """Values ⟨θ, y_j⟩ and parts y_j. The k-th best value has gradient y_j; the parts have none."""
+
+    @staticmethod
+    def forward(asked: Asked, k: int, *scores: Tensor) -> tuple[Tensor, ...]:
+        return asked.room("topk", scores, k=k)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.asked = inputs[0]
+        ctx.save_for_backward(*output[1:])
+        ctx.save_for_forward(*output[1:])
+        ctx.mark_non_differentiable(*output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, d_values: Tensor, *_: Tensor) -> tuple[Any, ...]:
+        dims = ctx.asked.structure.event_dims
+        pulled = [
+            (d_values.reshape(*d_values.shape, *(1,) * d) * part).sum(part.dim() - d - 1)
+            for part, d in zip(ctx.saved_tensors, dims, strict=True)
+        ]
+        return None, None, *pulled
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, __: None, *tangents: Tensor) -> tuple[Any, ...]:
+        structure = ctx.asked.structure
+        lifted = tuple(t.unsqueeze(t.dim() - d) for t, d in zip(tangents, structure.event_dims, strict=True))
+        return inner(ctx.saved_tensors, without_infinities(lifted), structure), *(None,) * len(tangents)
+
+
+def topk(scores: Scores, structure: AbstractStructure, k: int, *, backend: str = "auto") -> TopK:
+    """The k best structures and their scores, best first, all distinct.
+
+    Args:
+        scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
+        structure: the set Y.
+        k: how many. Where fewer are feasible the rest has value −inf and all-zero parts.
+        backend: "auto", "numba", "triton" or "reference".
+
+    Returns:
+        `values` (k, batch), differentiable, and `parts` with k in front of the scores' shape.
+
+    Example:
+        >>> import torch, structmax
+        >>> values, parts = structmax.topk(torch.tensor([0.2, 1.5, 0.3]), structmax.Simplex(), 2)
+        >>> values
+        tensor([1.5000, 0.3000])
+        >>> structmax.Simplex().decode(parts)
+        tensor([1, 2])
+    """
+    check.whole("k", k, 1)
+    tensors, asked = front(scores, structure, backend)
+    values, *parts = Best(asked, k, *tensors)
+    batch = values.dim() - 1
+    return TopK(values.movedim(-1, 0), structure.parts(tuple(part.movedim(batch, 0) for part in parts)))

@@ -1,0 +1,122 @@
+"""What every Numba kernel shares: the one compile decorator and the one way to run over rows on several threads."""
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any
+
+import numba
+import torch
+
+# Below this many element visits per thread, waking another thread costs more than it saves.
+GRAIN = 1 << 15
+# More slices than threads, so that a thread which starts late or loses its core leaves its share to the others.
+SLICES_PER_THREAD = 4
+
+
+def _digest_of_this_folder() -> str:
+    files = sorted(Path(__file__).parent.glob("kernel_numba*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+_SHARED_STAMP = _digest_of_this_folder()
+
+
+def compiled(*freedoms: str) -> Callable[[Callable], Any]:
+    """Compile for each dtype on first use, without the GIL, cached on disk; divisions by zero follow IEEE.
+
+    `freedoms` are the LLVM fast-math flags the function may take: "contract" (fused multiply-add), "reassoc" (sums in
+    any order, hence vectorised), "nnan" and "nsz" (together they let a maximum vectorise).
+
+    A compiled function may call compiled functions of its own file and of this folder, and no others: Numba renews a
+    cached function only when its own source file changes, so the digest of this folder is added to what it compares.
+    """
+    options = {"nogil": True, "error_model": "numpy", "fastmath": set(freedoms)}
+
+    def compile_lazily(function: Callable) -> Any:
+        try:
+            kernel = numba.njit(function, cache=True, **options)
+        except RuntimeError:
+            # Neither the package's folder nor the user's cache folder can be written: compile anew in each process.
+            return numba.njit(function, **options)
+        index = kernel._cache._cache_file
+        index._source_stamp = (index._source_stamp, _SHARED_STAMP)
+        return kernel
+
+    return compile_lazily
+
+
+class _Pool:
+    """Threads that help with whatever slices are waiting. They never block a caller, who can do all slices alone."""
+
+    def __init__(self) -> None:
+        self.calls: SimpleQueue[tuple] = SimpleQueue()
+        self.size = 0
+        self.growth = Lock()
+
+    def grow(self, size: int) -> None:
+        with self.growth:
+            while self.size < size:
+                Thread(target=self._serve, name=f"structmax-{self.size}", daemon=True).start()
+                self.size += 1
+
+    def _serve(self) -> None:
+        while True:
+            # No local name may hold the call: a thread at rest would keep its tensors alive.
+            _drain(*self.calls.get())
+
+
+_pool = _Pool()
+
+
+def _renew_after_fork() -> None:
+    # A forked child inherits neither the threads nor a trustworthy state of their locks.
+    global _pool
+    _pool = _Pool()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_after_fork)
+
+
+def _drain(slices: deque[tuple[int, int]], results: SimpleQueue, kernel: Callable[..., None], args: tuple) -> None:
+    while True:
+        try:
+            start, stop = slices.popleft()
+        except IndexError:
+            return
+        try:
+            kernel(start, stop, *args)
+            results.put(None)
+        except BaseException as error:
+            results.put(error)
+
+
+def over_rows(kernel: Callable[..., None], rows: int, work: int, *args: Any) -> None:
+    """Call `kernel(start, stop, *args)` on slices that cover range(rows), on up to torch.get_num_threads() threads.
+
+    `work` is about the number of element visits in all; when it is small, the calling thread does everything. The
+    caller takes slices like any other thread and waits only for slices that are already running, so calls may come
+    from many threads at once, from inside a kernel, or after a fork. The first exception of a slice is raised.
+    """
+    threads = min(torch.get_num_threads(), rows, work // GRAIN)
+    if threads < 2:
+        kernel(0, rows, *args)
+        return
+    count = min(rows, threads * SLICES_PER_THREAD)
+    slices = deque((rows * i // count, rows * (i + 1) // count) for i in range(count))
+    results: SimpleQueue[BaseException | None] = SimpleQueue()
+    pool = _pool
+    if pool.size < threads - 1:
+        pool.grow(threads - 1)
+    for _ in range(threads - 1):
+        pool.calls.put((slices, results, kernel, args))
+    _drain(slices, results, kernel, args)
+    errors = [results.get() for _ in range(count)]
+    for error in errors:
+        if error is not None:
+            raise error

@@ -1,0 +1,152 @@
+"""The proximal maps in plain torch: slow, right, on any device. Derivations: README.md in this folder.
+
+Every function takes rows flattened to (B, n). An entry of −inf is removed: its neighbours become neighbours, it stays
+−inf and belongs to no group. A row that holds NaN or +inf, or has a strength that is not ≥ 0, is NaN throughout.
+All is computed in float64, so that which entries fuse does not depend on the dtype.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from structmax.contract import returns
+
+# Entries of the (rows, n, n) tables that `_pool` may hold at once.
+TABLE_ENTRIES = 1 << 24
+
+
+def _column(lam: float | Tensor, x: Tensor) -> Tensor:
+    return torch.as_tensor(lam, dtype=torch.float64, device=x.device).expand(len(x))[:, None]
+
+
+def _block_means(z: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and size of each entry's block, at every entry: both (B, n)."""
+    # One number more than entries: the block of those that belong to none.
+    zero = z.new_zeros(len(z), z.shape[-1] + 1)
+    size = zero.scatter_add(-1, blocks, torch.ones_like(z)).gather(-1, blocks)
+    # Measured from the largest entry of the block, equal entries have exactly their own value as mean.
+    origin = zero.scatter_reduce(-1, blocks, z, "amax", include_self=False).gather(-1, blocks)
+    return origin + zero.scatter_add(-1, blocks, z - origin).gather(-1, blocks) / size, size
+
+
+def _blocks(cut: Tensor) -> Tensor:
+    """Number the blocks of a row 0, 1, 2, … from `cut` (B, n−1): does a block end between i and i + 1?"""
+    return torch.nn.functional.pad(cut.long(), (1, 0)).cumsum(-1)
+
+
+def _restore(x: Tensor, order: Tensor, y: Tensor, groups: Tensor, sound: Tensor) -> tuple[Tensor, Tensor]:
+    """Undo `order`, mark removed entries and rows that are not sound."""
+    kept = x > -math.inf
+    y = torch.where(kept, torch.empty_like(y).scatter(-1, order, y), -math.inf)
+    groups = torch.where(kept, torch.empty_like(groups).scatter(-1, order, groups), -1)
+    y, groups = torch.where(sound, y, math.nan), torch.where(sound, groups, 0)
+    return y.to(x.dtype), groups.to(torch.int32)
+
+
+@returns("parts", "state")
+def prox_tv(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
+    """y = argmin ½‖y − x‖² + λ Σ|yᵢ₊₁ − yᵢ|: (B, n), and the number of the fused run of each entry: (B, n) int32.
+
+    Follows the solution as the strength grows from 0 to λ: runs only ever merge, the earliest first.
+    """
+    lam = _column(lam, x)
+    sound = (x < math.inf).all(-1, keepdim=True) & (lam >= 0)
+    kept = x > -math.inf
+    # Removed entries go to the end, each a run of its own.
+    order = (~kept).long().argsort(dim=-1, stable=True)
+    z = torch.where(kept & sound, x.double(), 0.0).gather(-1, order)
+    pair = kept.gather(-1, order)[:, 1:]
+    rise = torch.where(pair, z.diff(dim=-1).sign(), 0.0)
+    cut = (rise != 0) | ~pair | (lam == 0)
+    while True:
+        runs = _blocks(cut)
+        zero = torch.zeros_like(z)
+        size = zero.scatter_add(-1, runs, torch.ones_like(z)).gather(-1, runs)
+        total = zero.scatter_add(-1, runs, z).gather(-1, runs)
+        # A run is pulled towards its neighbours: y = (total + λ pull) / size.
+        at_cut = torch.where(cut, rise, 0.0)
+        pull = torch.nn.functional.pad(at_cut, (0, 1)) - torch.nn.functional.pad(at_cut, (1, 0))
+        pull = zero.scatter_add(-1, runs, pull).gather(-1, runs)
+        # Each gap is linear in λ; times both sizes, whole numbers stay whole and gaps that close together tie exactly.
+        left, right = slice(None, -1), slice(1, None)
+        gap = at_cut * (total[:, right] * size[:, left] - total[:, left] * size[:, right])
+        speed = at_cut * (pull[:, left] * size[:, right] - pull[:, right] * size[:, left])
+        closes = torch.where(speed > 0, gap / torch.where(speed > 0, speed, 1.0), math.inf)
+        earliest = torch.nn.functional.pad(closes, (0, 1), value=math.inf).amin(-1, keepdim=True)
+        closing = (speed > 0) & (closes == earliest) & (closes <= lam)
+        if not closing.any():
+            break
+        cut = cut & ~closing
+    mean, _ = _block_means(z, runs)
+    y = mean + torch.where(pull == 0, 0.0, lam * pull / size)
+    return _restore(x, order, y, runs, sound)
+
+
+def _pool(z: Tensor) -> Tensor:
+    """Blocks of the non-increasing sequence nearest to each row of z, as `cut` (B, n−1).
+
+    A block ends after k if and only if every interval that ends at k has at least the mean of every interval that
+    starts at k + 1. Means are measured from z_k: where z already descends, no rounding can pool anything.
+    """
+    n = z.shape[-1]
+    rank = torch.arange(n, device=z.device)
+    before = rank[None, :] <= rank[:-1, None]
+    cuts = []
+    for rows in z.split(max(1, TABLE_ENTRIES // (n * n))):
+        # (rows, n−1, n): entry j as seen from k
+        seen = rows[:, None, :] - rows[:, :-1, None]
+        ending = torch.where(before, seen, 0.0).flip(-1).cumsum(-1).flip(-1) / (rank[:-1, None] + 1 - rank).clamp_min(1)
+        starting = torch.where(before, 0.0, seen).cumsum(-1) / (rank - rank[:-1, None]).clamp_min(1)
+        lowest = torch.where(before, ending, math.inf).amin(-1)
+        highest = torch.where(before, -math.inf, starting).amax(-1)
+        cuts.append(lowest >= highest)
+    return torch.cat(cuts) if cuts else z.new_zeros(0, n - 1, dtype=torch.bool)
+
+
+@returns("parts", "state")
+def prox_owl(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """y = argmin ½‖y − x‖² + Σ wᵢ |y|₍ᵢ₎ for w₁ ≥ w₂ ≥ … ≥ 0, (n,) or (B, n): y (B, n), and groups (B, n) int32.
+
+    With m kept entries the first m weights count. Entries whose magnitudes are pooled share a group, numbered from
+    the largest magnitude down; entries clipped to zero have group −1. An entry of weight zero is never clipped.
+    """
+    weights = weights.double().expand(x.shape)
+    kept = x > -math.inf
+    # Removed entries sort last; as sorted differences they lie below everything, so they never pool with the kept.
+    magnitude, order = torch.where(kept, x.double().abs(), -1.0).sort(dim=-1, descending=True, stable=True)
+    ranked = kept.gather(-1, order)
+    z = magnitude - weights
+    sound = ((x < math.inf) & ~(ranked & z.isnan())).all(-1, keepdim=True)
+    z = torch.where(ranked & sound, z, 0.0)
+    floor = z.amin(-1, keepdim=True) - 1
+    blocks = _blocks(_pool(torch.where(ranked, z, floor)))
+    mean, _ = _block_means(z, blocks)
+    heaviest = torch.zeros_like(z).scatter_reduce(-1, blocks, weights, "amax", include_self=False).gather(-1, blocks)
+    clipped = (mean <= 0) & (heaviest > 0)
+    groups = torch.where(clipped, -1, blocks)
+    y, groups = _restore(x, order, torch.where(clipped, 0.0, mean), groups, sound)
+    return torch.where(x < 0, torch.where(kept, -y, y), y), groups
+
+
+@returns("parts", "state")
+def prox_oscar(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
+    """y = argmin ½‖y − x‖² + λ Σ_{i<j} max(|yᵢ|, |yⱼ|): OWL with wᵢ = λ (m − i) for m kept entries; as `prox_owl`."""
+    rank = torch.arange(1, x.shape[-1] + 1, device=x.device)
+    below = ((x > -math.inf).sum(-1, keepdim=True) - rank).clamp_min(0)
+    lam = _column(lam, x)
+    return prox_owl(x, torch.where(lam >= 0, lam * below, math.nan))
+
+
+@returns("parts")
+def group_mean(v: Tensor, groups: Tensor, signs: Tensor | None) -> Tensor:
+    """sᵢ · mean of sⱼ vⱼ over the group of i, 0 outside every group: (B, n). Symmetric: pullback and pushforward in one.
+
+    s is +1 for total variation (`signs` None), the sign of y for OWL (`signs` = y).
+    """
+    s = torch.ones_like(v, dtype=torch.float64)
+    if signs is not None:
+        s = torch.where(signs < 0, -1.0, torch.where(signs >= 0, 1.0, signs.double()))
+    inside = groups >= 0
+    mean, _ = _block_means(s * v.double(), torch.where(inside, groups, v.shape[-1]).long())
+    return torch.where(inside, s * mean, 0.0).to(v.dtype)
