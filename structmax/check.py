@@ -166,3 +166,80 @@ def choice(name: str, value: object, allowed: Sequence[str]) -> None:
     if value not in allowed:
         listed = ", ".join(repr(option) for option in allowed)
         raise ValueError(f"`{name}` should be one of {listed}, but is {value!r}.")
+
+
+def per_entry(name: str, value: float | Tensor, scores: Tensor) -> Tensor:
+    """A number or a tensor, broadcast to the scores."""
+    if not isinstance(value, Tensor):
+        return torch.full_like(scores, float(value), dtype=torch.promote_types(scores.dtype, torch.float32))
+    floating(name, value)
+    if value.dim() == 0:
+        return value.to(scores.device).expand(scores.shape)
+    same_device(name, value, scores)
+    if not _broadcasts(value.shape, scores.shape):
+        raise ValueError(
+            f"`{name}` should broadcast to the scores' shape {tuple(scores.shape)}, but has {tuple(value.shape)}."
+        )
+    return value.expand(scores.shape)
+
+
+def feasible_bounds(lower: Tensor, upper: Tensor, total: Tensor) -> None:
+    """lower ≤ upper and Σ lower ≤ total ≤ Σ upper. Reads values, from a GPU too: bounds nobody can meet are refused."""
+    if torch.compiler.is_compiling() or type(total) is not Tensor or torch._C._functorch.is_functorch_wrapped_tensor(lower):
+        return
+    slack = 1e-5 * total.abs() + 1e-6
+    crossed, above, below = lower > upper, lower.sum(-1) > total + slack, upper.sum(-1) < total - slack
+    if not bool(crossed.any() | above.any() | below.any()):
+        return
+    if bool(crossed.any()):
+        at = tuple(crossed.nonzero()[0].tolist())
+        raise ValueError(
+            f"`lower` should be ≤ `upper` everywhere, but at {at} (with `dim` last) it is "
+            f"{lower[at]:g} > {upper[at]:g}."
+        )
+    which, word, bound = (above, "lower", lower) if bool(above.any()) else (below, "upper", upper)
+    at = tuple(which.nonzero()[0].tolist())
+    relation = "at most" if word == "lower" else "at least"
+    raise ValueError(
+        f"`{word}` should sum to {relation} {total[at]:g} over the usable entries of each row, but sums to "
+        f"{bound[at].sum():g} in row {at}. Try looser bounds, or a mask that leaves more entries."
+    )
+
+
+def hard_target(target: Tensor, x: Tensor, ignore_index: int) -> None:
+    """Integer classes, one for each row of x (…, n)."""
+    batch = x.shape[:-1]
+    if target.dtype == torch.bool or target.is_complex():
+        raise TypeError(f"`target` should hold integer classes or probabilities, but has dtype {target.dtype}.")
+    same_device("target", target, x)
+    if target.shape != batch:
+        raise ValueError(
+            f"`target` should have shape {tuple(batch)}, the scores without `dim`, but has {tuple(target.shape)}. "
+            "Probabilities should be floating point and have the scores' shape."
+        )
+    if readable(target) and target.numel():
+        wrong = (target != ignore_index) & ((target < 0) | (target >= x.shape[-1]))
+        if bool(wrong.any()):
+            raise ValueError(
+                f"`target` should lie between 0 and {x.shape[-1] - 1} or be ignore_index={ignore_index}, "
+                f"but holds {int(target[wrong][0])}."
+            )
+
+
+def soft_target(target: Tensor, x: Tensor, dim: int) -> Tensor:
+    """Probabilities in the scores' shape, with `dim` moved to the end."""
+    same_device("target", target, x)
+    moved = target.movedim(dim, -1) if target.dim() == x.dim() else target
+    if moved.shape != x.shape:
+        raise ValueError(
+            f"`target` of probabilities should have the scores' shape {tuple(back(x, dim).shape)}, "
+            f"but has {tuple(target.shape)}. Classes should be integers."
+        )
+    return moved
+
+
+def class_weights(weight: Tensor, x: Tensor) -> None:
+    floating("weight", weight)
+    same_device("weight", weight, x)
+    if weight.shape != x.shape[-1:]:
+        raise ValueError(f"`weight` should have shape {tuple(x.shape[-1:])}, but has {tuple(weight.shape)}.")

@@ -1,4 +1,4 @@
-"""exp and log1p that LLVM can vectorise in float32: polynomials and bit patterns instead of calls into libm.
+"""exp, log and log1p that LLVM can vectorise in float32: polynomials and bit patterns instead of calls into libm.
 
 float64 goes to libm. "reassoc" must stay out of these functions: it would undo the rounding by a large constant.
 """
@@ -65,21 +65,37 @@ def _exp_float32(x):
 
 
 @compiled("contract")
-def _log1p_float32(x):
-    x = _LOG_LARGEST if x > _LOG_LARGEST else x
-    # 1 + x = 2^k (1 + f); f is formed from x itself, so that a small x keeps all its digits.
-    k = np.int32(_bits(_ONE + x) - _SQRT_HALF_BITS) >> _MANTISSA
-    scale = _from_bits(np.int32(np.int32(_EXPONENT_OF_ONE - k) << _MANTISSA))
-    f = x * scale + (scale - _ONE)
+def _log_scaled(k, f):
+    """log(2^k (1 + f))"""
     high = _L4 + f * (_L5 + f * (_L6 + f * _L7))
     series = f * f * f * (_L0 + f * (_L1 + f * (_L2 + f * (_L3 + f * high)))) - _HALF * f * f
     exponent = np.float32(k)
     return exponent * _LOG_2_HIGH + (f + (series + exponent * _LOG_2_LOW))
 
 
+@compiled("contract")
+def _log1p_float32(x):
+    x = _LOG_LARGEST if x > _LOG_LARGEST else x
+    # 1 + x = 2^k (1 + f); f is formed from x itself, so that a small x keeps all its digits.
+    k = np.int32(_bits(_ONE + x) - _SQRT_HALF_BITS) >> _MANTISSA
+    scale = _from_bits(np.int32(np.int32(_EXPONENT_OF_ONE - k) << _MANTISSA))
+    return _log_scaled(k, x * scale + (scale - _ONE))
+
+
+@compiled("contract")
+def _log_float32(x):
+    k = np.int32(_bits(x) - _SQRT_HALF_BITS) >> _MANTISSA
+    return _log_scaled(k, _from_bits(np.int32(_bits(x) - np.int32(k << _MANTISSA))) - _ONE)
+
+
 @compiled()
 def _exp_float64(x):
     return math.exp(x)
+
+
+@compiled()
+def _log_float64(x):
+    return math.log(x)
 
 
 @compiled()
@@ -91,6 +107,10 @@ def exp(x):
     """exp x for x ≤ 88; 0 below −87 in float32."""
 
 
+def log(x):
+    """log x for x > 0, in float32 for normal numbers."""
+
+
 def log1p(x):
     """log(1 + x) for x > −1; in float32 x is cut at 2¹²⁶."""
 
@@ -98,6 +118,11 @@ def log1p(x):
 @overload(exp)
 def _exp(x):
     return (lambda x: _exp_float32(x)) if x == types.float32 else (lambda x: _exp_float64(x))
+
+
+@overload(log)
+def _log(x):
+    return (lambda x: _log_float32(x)) if x == types.float32 else (lambda x: _log_float64(x))
 
 
 @overload(log1p)

@@ -12,8 +12,10 @@ from structmax.numerics.kernel_numba import compiled, over_rows
 
 # Up to this many entries, counting the greater ones for each entry (vectorised) sorts faster than distributing digits.
 COUNTING_ENTRIES = 128
+DIGIT_BITS = 8
+DIGITS = 1 << DIGIT_BITS
 # Element visits per entry, as `over_rows` counts them.
-TV_VISITS, SORT_VISITS, MEAN_VISITS = 16, 16, 4
+PROX_VISITS, MEAN_VISITS = 8, 2
 
 
 def _per_row(lam: float | Tensor, rows: int) -> np.ndarray:
@@ -22,54 +24,65 @@ def _per_row(lam: float | Tensor, rows: int) -> np.ndarray:
 
 @compiled()
 def _extent(x):
-    """Least and greatest kept entry of a row, and how many are kept; −1 of them if one is NaN or +inf."""
+    """Least and greatest kept entry of a row, and the number of kept entries: −1 if one is NaN or +inf."""
     low, high, kept, unsound = np.inf, -np.inf, 0, 0
     for i in range(len(x)):
         t = np.float64(x[i])
         unsound += not t < np.inf
-        if t > -np.inf:
-            kept += 1
-            low = min(low, t)
-            high = max(high, t)
+        kept += t > -np.inf
+        low = min(low, t if t > -np.inf else np.inf)
+        high = max(high, t)
     return low, high, -1 if unsound else kept
 
 
 @compiled()
-def _tv_bounds(x, origin, strength, lower, upper, knot, tilt, lift):
-    """For each entry the interval its value is free in, given its left neighbour's; returns the leftmost value.
+def _tv_bounds(x, origin, lam, lower, upper, knot, tilt, lift):
+    """Right to left: the interval each value is clipped to, given the value on its left. Returns the leftmost value.
 
-    Right to left, the derivative of the least cost of entries i… as a function of yᵢ is nondecreasing and piecewise
-    linear: slope·y + offset, changed by (tilt, lift) at each knot. Strength λ clips it to [−λ, λ] on its way to i − 1;
-    where it meets −λ and λ are the bounds. Both ends are only ever eaten up and regrown: O(n) in all.
+    The derivative of the least cost of the entries from i on, as a function of yᵢ, is nondecreasing and piecewise
+    linear: slope·y + offset, changed by (tilt, lift) at each knot. Between i and i − 1 it is clipped to [−λ, λ]; where
+    it meets −λ and λ are the bounds. The knots outside them go, two new ones come: O(n) in all.
     """
-    first = len(x)
-    last = first - 1
-    # What the derivative tends to at either end: ±λ, or 0 while nothing stands to the right.
+    # The two ends of the knots grow from the middle outwards.
+    middle = len(x)
+    first, last = middle, middle - 1
+    low, high, before = -np.inf, np.inf, 0.0
+    # What the derivative tends to on either side: ±λ, or 0 while nothing stands to the right.
     end = 0.0
     for i in range(len(x) - 1, -1, -1):
         if x[i] == -np.inf:
             continue
         t = x[i] - origin
-        slope, offset = 1.0, -end - t
-        while first <= last and slope * knot[first] + offset < -strength:
-            slope += tilt[first]
-            offset += lift[first]
-            first += 1
-        right_slope, right_offset = 1.0, end - t
-        while first <= last and right_slope * knot[last] + right_offset > strength:
-            right_slope -= tilt[last]
-            right_offset -= lift[last]
-            last -= 1
-        lower[i] = (-strength - offset) / slope
-        upper[i] = (strength - right_offset) / right_slope
+        if max(t - high, low - t) > 2 * lam:
+            # So far off that the clipped derivative is constant from bound to bound. `before` lies between the old
+            # bounds, so it tells the side as well as they do, without waiting for them.
+            low = t - (2 * lam if t > before else 0.0)
+            high = low + 2 * lam
+            left_slope, left_offset = 1.0, -low - lam
+            right_slope, right_offset = 1.0, lam - high
+            first, last = middle, middle - 1
+        else:
+            left_slope, left_offset = 1.0, -end - t
+            while first <= last and left_slope * knot[first] + left_offset < -lam:
+                left_slope += tilt[first]
+                left_offset += lift[first]
+                first += 1
+            right_slope, right_offset = 1.0, end - t
+            while first <= last and right_slope * knot[last] + right_offset > lam:
+                right_slope -= tilt[last]
+                right_offset -= lift[last]
+                last -= 1
+            low = (-lam - left_offset) / left_slope
+            high = (lam - right_offset) / right_slope
         first -= 1
-        knot[first], tilt[first], lift[first] = lower[i], slope, offset + strength
+        knot[first], tilt[first], lift[first] = low, left_slope, left_offset + lam
         last += 1
-        knot[last], tilt[last], lift[last] = upper[i], -right_slope, strength - right_offset
-        end = strength
-    # The leftmost entry is free: the derivative's root.
-    slope, offset = tilt[first], lift[first] - strength
-    while slope * knot[first + 1] + offset < 0:
+        knot[last], tilt[last], lift[last] = high, -right_slope, lam - right_offset
+        lower[i], upper[i] = low, high
+        before, end = t, lam
+    # The leftmost value is free: the root of the derivative.
+    slope, offset = tilt[first], lift[first] - lam
+    while first + 1 < last and slope * knot[first + 1] + offset < 0:
         first += 1
         slope += tilt[first]
         offset += lift[first]
@@ -77,65 +90,214 @@ def _tv_bounds(x, origin, strength, lower, upper, knot, tilt, lift):
 
 
 @compiled()
-def _close_run(x, start, stop, pull, y):
-    """Give the kept entries of [start, stop) their mean plus `pull` shared among them; the first is kept."""
-    # Measured from the first entry, equal entries have exactly their own value as mean.
-    origin = np.float64(x[start])
-    total, size = pull, 0
-    for i in range(start, stop):
-        if x[i] > -np.inf:
-            total += x[i] - origin
-            size += 1
-    mean = origin + total / size
-    for i in range(start, stop):
-        y[i] = mean if x[i] > -np.inf else -np.inf
-
-
-@compiled()
-def _tv_row(x, strength, kept, origin, lower, upper, knot, tilt, lift, y, groups):
-    value = _tv_bounds(x, origin, strength, lower, upper, knot, tilt, lift)
-    start, run, rise_before = -1, 0, 0.0
-    for i in range(len(x)):
-        if x[i] == -np.inf:
-            y[i], groups[i] = -np.inf, -1
-            continue
-        if start < 0:
-            start = i
-        elif value < lower[i]:
-            _close_run(x, start, i, strength * (1.0 - rise_before), y)
-            value, start, run, rise_before = lower[i], i, run + 1, 1.0
-        elif value > upper[i]:
-            _close_run(x, start, i, strength * (-1.0 - rise_before), y)
-            value, start, run, rise_before = upper[i], i, run + 1, -1.0
-        groups[i] = run
-    _close_run(x, start, len(x), strength * -rise_before, y)
-
-
-@compiled()
 def _tv_rows(start, stop, x, lam, y, groups):
     n = x.shape[1]
     lower, upper = np.empty(n), np.empty(n)
-    knot, tilt, lift = np.empty(2 * n + 1), np.empty(2 * n + 1), np.empty(2 * n + 1)
+    knot, tilt, lift = np.empty(2 * n + 2), np.empty(2 * n + 2), np.empty(2 * n + 2)
     for row in range(start, stop):
         low, high, kept = _extent(x[row])
         if kept < 0 or not lam[row] >= 0:
             y[row], groups[row] = np.nan, 0
-        elif kept == 0 or lam[row] == 0:
-            run = 0
+            continue
+        run = -1
+        if kept == 0 or lam[row] == 0:
             for i in range(n):
                 inside = x[row, i] > -np.inf
+                run += inside
                 y[row, i] = x[row, i]
                 groups[row, i] = run if inside else -1
-                run += inside
-        else:
-            # From a quarter of kept · extent on, all is one run; a greater λ would only drown the scores.
-            strength = min(lam[row], kept * (high - low))
-            _tv_row(x[row], strength, kept, high, lower, upper, knot, tilt, lift, y[row], groups[row])
+            continue
+        # From a quarter of kept · (high − low) on, all is one run; a greater λ would only drown the scores.
+        value = _tv_bounds(x[row], high, min(lam[row], kept * (high - low)), lower, upper, knot, tilt, lift)
+        run = 0
+        for i in range(n):
+            if x[row, i] > -np.inf:
+                run += (value < lower[i]) | (value > upper[i])
+                value = min(max(value, lower[i]), upper[i])
+                y[row, i], groups[row, i] = value + high, run
+            else:
+                y[row, i], groups[row, i] = -np.inf, -1
 
 
 @returns("parts", "state")
 def prox_tv(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
+    """y = argmin ½‖y − x‖² + λ Σ|yᵢ₊₁ − yᵢ|: (B, n), and the number of the fused run of each entry: (B, n) int32."""
     y, groups = torch.empty_like(x), torch.empty_like(x, dtype=torch.int32)
     lam = _per_row(lam, len(x))
-    over_rows(_tv_rows, len(x), TV_VISITS * x.numel(), x.numpy(), lam, y.numpy(), groups.numpy())
+    over_rows(_tv_rows, len(x), PROX_VISITS * x.numel(), x.numpy(), lam, y.numpy(), groups.numpy())
     return y, groups
+
+
+@compiled()
+def _sort_by_counting(keys, order):
+    """order[k] = index of the k-th greatest key; equal keys keep their order."""
+    order[:] = -1
+    for i in range(len(keys)):
+        rank = 0
+        for j in range(len(keys)):
+            rank += keys[j] > keys[i]
+        # Equal keys have the same rank and take the next free places.
+        while order[rank] >= 0:
+            rank += 1
+        order[rank] = i
+
+
+@compiled()
+def _sort_by_digits(keys, order, spare, places):
+    """order[k] = index of the k-th greatest key ≥ 0, digit by digit from the lowest; equal keys keep their order."""
+    for i in range(len(keys)):
+        order[i] = i
+    source, target = order, spare
+    # The number of digits is even, so the last target is `order`.
+    for shift in range(0, 8 * keys.itemsize, DIGIT_BITS):
+        places[:] = 0
+        for i in range(len(keys)):
+            places[(keys[i] >> shift) & (DIGITS - 1)] += 1
+        place = 0
+        for digit in range(DIGITS - 1, -1, -1):
+            count = places[digit]
+            places[digit] = place
+            place += count
+        for k in range(len(keys)):
+            i = source[k]
+            digit = (keys[i] >> shift) & (DIGITS - 1)
+            target[places[digit]] = i
+            places[digit] += 1
+        source, target = target, source
+
+
+@compiled()
+def _owl_scratch(patterns):
+    n = patterns.shape[1]
+    index, order, spare = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.int32)
+    return np.empty(n, patterns.dtype), index, order, spare, np.empty(DIGITS, np.int32), np.empty(n), np.empty(n)
+
+
+@compiled()
+def _owl_row(x, patterns, weights, scratch, y, groups):
+    """Sort the magnitudes, pool what ascends after subtracting the weights, clip at zero."""
+    keys, index, order, spare, places, total, size = scratch
+    y[:], groups[:] = -np.inf, -1
+    magnitude_bits = np.iinfo(patterns.dtype).max
+    m = 0
+    for i in range(len(x)):
+        if x[i] > -np.inf:
+            # Without its sign, the bit pattern of a float is ordered as the float is.
+            keys[m], index[m] = patterns[i] & magnitude_bits, i
+            m += 1
+    if m <= COUNTING_ENTRIES:
+        _sort_by_counting(keys[:m], order[:m])
+    else:
+        _sort_by_digits(keys[:m], order[:m], spare[:m], places)
+    # Blocks on a stack: a new one swallows those before it while its mean is greater.
+    blocks = 0
+    for k in range(m):
+        order[k] = index[order[k]]
+        t, s = abs(np.float64(x[order[k]])) - weights[k], 1.0
+        if t != t:
+            y[:], groups[:] = np.nan, 0
+            return
+        while blocks > 0 and total[blocks - 1] * s < t * size[blocks - 1]:
+            blocks -= 1
+            t += total[blocks]
+            s += size[blocks]
+        total[blocks], size[blocks] = t, s
+        blocks += 1
+    k = 0
+    for block in range(blocks):
+        mean = total[block] / size[block]
+        clipped = mean <= 0 and weights[k] > 0
+        stop = k + int(size[block])
+        while k < stop:
+            i = order[k]
+            k += 1
+            y[i] = 0.0 if clipped else -mean if x[i] < 0 else mean
+            groups[i] = -1 if clipped else block
+
+
+@compiled()
+def _owl_rows(start, stop, x, patterns, weights, y, groups):
+    scratch = _owl_scratch(patterns)
+    for row in range(start, stop):
+        _, _, kept = _extent(x[row])
+        if kept < 0:
+            y[row], groups[row] = np.nan, 0
+        else:
+            _owl_row(x[row], patterns[row], weights[row % len(weights)], scratch, y[row], groups[row])
+
+
+@compiled()
+def _oscar_rows(start, stop, x, patterns, lam, y, groups):
+    scratch = _owl_scratch(patterns)
+    weights = np.empty(x.shape[1])
+    for row in range(start, stop):
+        _, _, kept = _extent(x[row])
+        if kept < 0 or not lam[row] >= 0:
+            y[row], groups[row] = np.nan, 0
+        else:
+            for k in range(kept):
+                weights[k] = lam[row] * (kept - 1 - k)
+            _owl_row(x[row], patterns[row], weights, scratch, y[row], groups[row])
+
+
+def _patterns(x: Tensor) -> np.ndarray:
+    return x.numpy().view(np.int32 if x.dtype == torch.float32 else np.int64)
+
+
+@returns("parts", "state")
+def prox_owl(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """y = argmin ½‖y − x‖² + Σ wᵢ |y|₍ᵢ₎ for w₁ ≥ w₂ ≥ … ≥ 0, (n,) or (B, n): y (B, n), and groups (B, n) int32."""
+    y, groups = torch.empty_like(x), torch.empty_like(x, dtype=torch.int32)
+    weights = weights.reshape(-1, x.shape[1]).numpy()
+    work = PROX_VISITS * x.numel()
+    over_rows(_owl_rows, len(x), work, x.numpy(), _patterns(x), weights, y.numpy(), groups.numpy())
+    return y, groups
+
+
+@returns("parts", "state")
+def prox_oscar(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
+    """y = argmin ½‖y − x‖² + λ Σ_{i<j} max(|yᵢ|, |yⱼ|): OWL with wᵢ = λ (m − i) for m kept entries; as `prox_owl`."""
+    y, groups = torch.empty_like(x), torch.empty_like(x, dtype=torch.int32)
+    lam = _per_row(lam, len(x))
+    work = PROX_VISITS * x.numel()
+    over_rows(_oscar_rows, len(x), work, x.numpy(), _patterns(x), lam, y.numpy(), groups.numpy())
+    return y, groups
+
+
+@compiled()
+def _sign(signs, row, i):
+    """+1, −1, or NaN that is handed on."""
+    if signs is None:
+        return 1.0
+    s = signs[row, i]
+    return -1.0 if s < 0 else 1.0 if s >= 0 else np.nan
+
+
+@compiled()
+def _mean_rows(start, stop, v, groups, signs, out):
+    n = v.shape[1]
+    mean, size = np.empty(n), np.empty(n)
+    for row in range(start, stop):
+        mean[:], size[:] = 0.0, 0.0
+        for i in range(n):
+            group = groups[row, i]
+            if group >= 0:
+                mean[group] += _sign(signs, row, i) * v[row, i]
+                size[group] += 1.0
+        for group in range(n):
+            mean[group] /= size[group]
+        for i in range(n):
+            group = groups[row, i]
+            out[row, i] = _sign(signs, row, i) * mean[group] if group >= 0 else 0.0
+
+
+@returns("parts")
+def group_mean(v: Tensor, groups: Tensor, signs: Tensor | None) -> Tensor:
+    """sᵢ · mean of sⱼ vⱼ over the group of i, 0 outside every group: (B, n). Symmetric: pullback and pushforward in one.
+
+    s is +1 for total variation (`signs` None), the sign of y for OWL (`signs` = y).
+    """
+    out = torch.empty_like(v)
+    signs = None if signs is None else signs.numpy()
+    over_rows(_mean_rows, len(v), MEAN_VISITS * v.numel(), v.numpy(), groups.numpy(), signs, out.numpy())
+    return out

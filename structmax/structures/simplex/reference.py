@@ -215,3 +215,30 @@ def sample(x: Tensor, noise: Tensor) -> Tensor:
     index = torch.minimum(index, torch.searchsorted(mass, total))
     parts = x.new_zeros(*index.shape, x.shape[-1])
     return parts.scatter_(-1, index.unsqueeze(-1), (total > 0).to(x.dtype).unsqueeze(-1).expand(*index.shape, 1))
+
+
+# ---------------------------------------------------------------- the norm as regulariser
+
+
+@returns("parts", "value")
+def normmax(x: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+    """p = argmax over the simplex of ⟨p, x⟩ − ‖p‖_α, and its value τ: Σ [x − τ]₊^q = 1 with q = α/(α−1).
+
+    Newton's method on ‖[x − τ]₊‖_q = 1, which is convex in τ: from max − 1 it rises to the root and never passes it.
+    """
+    q = alpha / (alpha - 1)
+    peak = x.amax(-1, keepdim=True)
+    feasible = peak > -math.inf
+    z = torch.where(feasible, x - torch.where(feasible, peak, 0.0), 0.0)
+    tau = torch.full_like(peak, -1.0)
+    for _ in range(BISECTIONS):
+        u = (z - tau).clamp_min(0)
+        norm = (u**q).sum(-1, keepdim=True) ** (1 / q)
+        step = (norm - 1) * norm ** (q - 1) / (u ** (q - 1)).sum(-1, keepdim=True)
+        moved = tau + step.clamp_min(0)
+        if bool((moved == tau).all()):
+            break
+        tau = moved
+    w = (z - tau).clamp_min(0) ** (q - 1)
+    p = torch.where(feasible, w / w.sum(-1, keepdim=True), 0.0)
+    return p, torch.where(feasible, peak + tau, -math.inf).squeeze(-1)

@@ -1,0 +1,1 @@
+"""Gradients for discrete choices."""

@@ -1,0 +1,114 @@
+"""Relaxed and hard categorical samples by Gumbel noise.
+
+argmax(x + G), with G of independent standard Gumbels, is an exact draw from softmax(x). Replacing the argmax by a mapping
+relaxes it; `hard` takes the argmax forward and the mapping's gradient backward (straight-through).
+"""
+
+import torch
+from torch import Tensor
+
+from structmax import check
+from structmax.inference.entmax import entmax
+
+
+def gumbel_like(scores: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Standard Gumbel noise −log(−log U), drawn in float32 or wider, never infinite."""
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    exponential = torch.empty(scores.shape, dtype=wide, device=scores.device).exponential_(generator=generator)
+    return -exponential.clamp_min(torch.finfo(wide).tiny).log()
+
+
+def gumbel_entmax(
+    scores: Tensor,
+    alpha: float | Tensor = 1.5,
+    temperature: float = 1.0,
+    hard: bool = False,
+    dim: int = -1,
+    *,
+    mask: Tensor | None = None,
+    lengths: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """A relaxed sample entmax((x + G) / temperature), with G standard Gumbel noise.
+
+    Args:
+        scores: x, any shape; −inf forbids an entry.
+        alpha: as in `entmax`: 1 gives the Gumbel-softmax (Concrete) distribution.
+        temperature: a number > 0; the sample tends to a one-hot as it falls.
+        hard: return the one-hot argmax(x + G), an exact draw from softmax(x), with the gradient of the relaxed sample.
+        dim: the dimension that sums to 1.
+        mask: True where an entry may be used; broadcasts to the scores.
+        lengths: how many leading entries of `dim` may be used; broadcasts to the scores without `dim`.
+        generator: source of chance.
+        backend: "auto", "numba", "triton" or "reference".
+
+    Returns:
+        Shape and dtype of the scores; zeros where no entry may be used.
+
+    Example:
+        >>> import torch, structmax
+        >>> g = torch.Generator().manual_seed(0)
+        >>> structmax.gumbel_entmax(torch.zeros(3), hard=True, generator=g).sum()
+        tensor(1.)
+
+    Reference: Jang, Gu & Poole 2017, https://arxiv.org/abs/1611.01144; Maddison, Mnih & Teh 2017, https://arxiv.org/abs/1611.00712.
+    """
+    check.positive("temperature", temperature)
+    x = check.back(check.last(scores, dim, mask, lengths), dim)
+    perturbed = x + gumbel_like(x, generator)
+    soft = entmax(perturbed / temperature, alpha, dim, backend=backend).to(scores.dtype)
+    if not hard:
+        return soft
+    best = perturbed.detach().argmax(dim, keepdim=True)
+    usable = (x.detach() > -torch.inf).any(dim, keepdim=True)
+    one_hot = torch.zeros_like(soft).scatter(dim, best, usable.to(soft.dtype))
+    return one_hot + (soft - soft.detach())
+
+
+def gumbel_softmax(
+    scores: Tensor,
+    temperature: float = 1.0,
+    hard: bool = False,
+    dim: int = -1,
+    *,
+    mask: Tensor | None = None,
+    lengths: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """A relaxed sample softmax((x + G) / temperature): `gumbel_entmax` at α = 1. Arguments as there.
+
+    Example:
+        >>> import torch, structmax
+        >>> g = torch.Generator().manual_seed(0)
+        >>> structmax.gumbel_softmax(torch.zeros(3), generator=g).sum()
+        tensor(1.)
+    """
+    return gumbel_entmax(
+        scores, 1.0, temperature, hard, dim, mask=mask, lengths=lengths, generator=generator, backend=backend
+    )
+
+
+def gumbel_sparsemax(
+    scores: Tensor,
+    temperature: float = 1.0,
+    hard: bool = False,
+    dim: int = -1,
+    *,
+    mask: Tensor | None = None,
+    lengths: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """A relaxed, sparse sample sparsemax((x + G) / temperature): `gumbel_entmax` at α = 2. Arguments as there.
+
+    Example:
+        >>> import torch, structmax
+        >>> g = torch.Generator().manual_seed(0)
+        >>> structmax.gumbel_sparsemax(torch.zeros(3), temperature=0.1, generator=g).sum()
+        tensor(1.)
+    """
+    return gumbel_entmax(
+        scores, 2.0, temperature, hard, dim, mask=mask, lengths=lengths, generator=generator, backend=backend
+    )

@@ -1,0 +1,230 @@
+"""Proximal operators of the total variation and of OWL norms, and the attention mappings made of them.
+
+    prox_R(x) = argmin over y of ½‖y − x‖² + R(y)        fusedmax = sparsemax ∘ prox_TV        oscarmax = sparsemax ∘ prox_OSCAR
+
+Both operators pool entries into groups, so their Jacobians average: within fused runs for the total variation, within
+groups of equal magnitude, with signs, for OWL. Averaging is symmetric and linear: one rule, GroupMean, is its own pullback.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from structmax import check
+from structmax.inference.entmax import Point
+from structmax.inference.rule import ask, rule
+
+ROOM = "structmax.structures.proximal"
+
+
+@rule
+class Prox(Function):
+    """The room's operator `name` of x with its strength (a number or rows, or the weights), and the groups it pools."""
+
+    @staticmethod
+    def forward(x: Tensor, strength: float | Tensor, name: str, backend: str) -> tuple[Tensor, ...]:
+        keyword = "weights" if name == "prox_owl" else "lam"
+        return tuple(ask(ROOM, name, (x,), x.dim() - 1, backend, **{keyword: strength}))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        _, _, name, ctx.backend = inputs
+        y, groups = output
+        ctx.signed = name != "prox_tv"
+        saved = (groups, y) if ctx.signed else (groups,)
+        ctx.save_for_backward(*saved)
+        ctx.save_for_forward(*saved)
+        ctx.mark_non_differentiable(groups)
+
+    @staticmethod
+    def backward(ctx: Any, d_y: Tensor, _: Tensor) -> tuple[Any, ...]:
+        groups, *signs = ctx.saved_tensors
+        return GroupMean(d_y, groups, signs[0].detach() if signs else None, ctx.backend), None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, x_t: Tensor, *_: None) -> tuple[Any, ...]:
+        groups, *signs = ctx.saved_tensors
+        return GroupMean(x_t, groups, signs[0].detach() if signs else None, ctx.backend), None
+
+
+@rule
+class GroupMean(Function):
+    @staticmethod
+    def forward(v: Tensor, groups: Tensor, signs: Tensor | None, backend: str) -> Tensor:
+        named = {} if signs is None else {"signs": signs}
+        return ask(ROOM, "group_mean", (v, groups), v.dim() - 1, backend, **named)[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, groups, signs, ctx.backend = inputs
+        saved = (groups,) if signs is None else (groups, signs)
+        ctx.save_for_backward(*saved)
+        ctx.save_for_forward(*saved)
+
+    @staticmethod
+    def backward(ctx: Any, w: Tensor) -> tuple[Any, ...]:
+        groups, *signs = ctx.saved_tensors
+        return GroupMean(w, groups, signs[0] if signs else None, ctx.backend), None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, v_t: Tensor, *_: None) -> Tensor:
+        groups, *signs = ctx.saved_tensors
+        return GroupMean(v_t, groups, signs[0] if signs else None, ctx.backend)
+
+
+def _pooled(name: str, x: Tensor, lam: object, backend: str) -> Tensor:
+    if isinstance(lam, Tensor):
+        raise TypeError("`lam` should be a number ≥ 0, but is a tensor: it receives no gradient. Try `float(lam)`.")
+    check.positive("lam", lam, above=-math.ulp(0.0))
+    return Prox(x, float(lam), name, backend)[0]  # type: ignore[arg-type]
+
+
+def _zeros_for_removed(y: Tensor) -> Tensor:
+    return y.masked_fill(y.isneginf(), 0.0)
+
+
+def prox_tv(
+    scores: Tensor,
+    lam: float = 1.0,
+    dim: int = -1,
+    *,
+    mask: Tensor | None = None,
+    lengths: Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """The proximal operator of the total variation: argmin ½‖y − x‖² + lam Σ |y_{i+1} − y_i|.
+
+    Args:
+        scores: x, any shape. An entry of −inf is taken out: its neighbours become neighbours.
+        lam: the strength, a number ≥ 0.
+        dim: the dimension along which neighbours are fused.
+        mask: True where an entry counts; broadcasts to the scores.
+        lengths: how many leading entries of `dim` count; broadcasts to the scores without `dim`.
+        backend: "auto", "numba" or "reference".
+
+    Returns:
+        Shape and dtype of the scores; 0 at entries taken out.
+
+    Example:
+        >>> import torch, structmax
+        >>> structmax.prox_tv(torch.tensor([0.0, 1.0, 5.0, 5.5]), lam=1.0)
+        tensor([0.8333, 0.8333, 4.6667, 4.6667])
+
+    Reference: Condat 2013, https://hal.science/hal-00675043; Niculae & Blondel 2017, https://arxiv.org/abs/1705.07704.
+    """
+    x = check.last(scores, dim, mask, lengths)
+    return check.back(_zeros_for_removed(_pooled("prox_tv", x, lam, backend)), dim)
+
+
+def prox_owl(
+    scores: Tensor,
+    weights: Tensor,
+    dim: int = -1,
+    *,
+    mask: Tensor | None = None,
+    lengths: Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """The proximal operator of an ordered weighted ℓ1 norm: argmin ½‖y − x‖² + Σ w_i |y|_(i), |y|_(1) ≥ |y|_(2) ≥ …
+
+    Constant weights give soft thresholding, w = lam (n−1, …, 1, 0) the OSCAR norm lam Σ_{i<j} max(|y_i|, |y_j|).
+
+    Args:
+        scores: x, any shape. An entry of −inf is taken out.
+        weights: (n,) non-increasing and ≥ 0; a row with m entries uses the first m. Receives no gradient.
+        dim: the dimension of the norm.
+        mask: True where an entry counts; broadcasts to the scores.
+        lengths: how many leading entries of `dim` count; broadcasts to the scores without `dim`.
+        backend: "auto", "numba" or "reference".
+
+    Returns:
+        Shape and dtype of the scores; 0 at entries taken out.
+
+    Example:
+        >>> import torch, structmax
+        >>> structmax.prox_owl(torch.tensor([3.0, -2.9, 0.5]), torch.tensor([2.0, 1.0, 0.0]))
+        tensor([ 1.4500, -1.4500,  0.5000])
+
+    Reference: Zeng & Figueiredo 2014, https://arxiv.org/abs/1409.4271.
+    """
+    check.floating("weights", weights)
+    x = check.last(scores, dim, mask, lengths)
+    if weights.shape != x.shape[-1:]:
+        raise ValueError(
+            f"`weights` should have shape {tuple(x.shape[-1:])}, one for each rank along `dim`, "
+            f"but has {tuple(weights.shape)}."
+        )
+    check.same_device("weights", weights, scores)
+    if check.readable(weights) and not bool((weights.diff() <= 0).all() & (weights >= 0).all()):
+        raise ValueError("`weights` should be non-increasing and ≥ 0. Try `weights.sort(descending=True).values`.")
+    rows = weights.detach().to(torch.promote_types(x.dtype, torch.float32)).expand(x.shape)
+    return check.back(_zeros_for_removed(Prox(x, rows, "prox_owl", backend)[0]), dim)
+
+
+def fusedmax(
+    scores: Tensor,
+    lam: float = 1.0,
+    dim: int = -1,
+    *,
+    mask: Tensor | None = None,
+    lengths: Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """The fusedmax: argmin over the simplex of ½‖p − x‖² + lam Σ |p_{i+1} − p_i|. Gives neighbours equal weight.
+
+    Args:
+        scores: x, any shape. An entry of −inf is taken out: its neighbours become neighbours.
+        lam: the strength of fusing, a number ≥ 0; 0 is sparsemax.
+        dim: the dimension that sums to 1.
+        mask: True where an entry may be used; broadcasts to the scores.
+        lengths: how many leading entries of `dim` may be used; broadcasts to the scores without `dim`.
+        backend: "auto", "numba" or "reference".
+
+    Returns:
+        Probabilities, shape and dtype of the scores.
+
+    Example:
+        >>> import torch, structmax
+        >>> structmax.fusedmax(torch.tensor([1.0, 1.2, 0.9, -1.0]), lam=0.3)
+        tensor([0.3333, 0.3333, 0.3333, 0.0000])
+
+    Reference: Niculae & Blondel 2017, https://arxiv.org/abs/1705.07704.
+    """
+    x = check.last(scores, dim, mask, lengths)
+    return check.back(Point(_pooled("prox_tv", x, lam, backend), 2.0, backend), dim)
+
+
+def oscarmax(
+    scores: Tensor,
+    lam: float = 1.0,
+    dim: int = -1,
+    *,
+    mask: Tensor | None = None,
+    lengths: Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """The oscarmax: argmin over the simplex of ½‖p − x‖² + lam Σ_{i<j} max(p_i, p_j). Clusters weights anywhere.
+
+    Args:
+        scores: x, any shape; −inf forbids an entry.
+        lam: the strength of clustering, a number ≥ 0; 0 is sparsemax.
+        dim: the dimension that sums to 1.
+        mask: True where an entry may be used; broadcasts to the scores.
+        lengths: how many leading entries of `dim` may be used; broadcasts to the scores without `dim`.
+        backend: "auto", "numba" or "reference".
+
+    Returns:
+        Probabilities, shape and dtype of the scores.
+
+    Example:
+        >>> import torch, structmax
+        >>> structmax.oscarmax(torch.tensor([1.0, -1.0, 1.2]), lam=0.1)
+        tensor([0.4500, 0.0000, 0.5500])
+
+    Reference: Niculae & Blondel 2017, https://arxiv.org/abs/1705.07704.
+    """
+    x = check.last(scores, dim, mask, lengths)
+    return check.back(Point(_pooled("prox_oscar", x, lam, backend), 2.0, backend), dim)
