@@ -22,7 +22,9 @@ def readable(tensor: Tensor) -> bool:
 
 def floating(name: str, tensor: object) -> None:
     if not isinstance(tensor, Tensor):
-        raise TypeError(f"`{name}` should be a torch tensor, but is a {type(tensor).__name__}. Try torch.as_tensor(...).")
+        raise TypeError(
+            f"`{name}` should be a torch tensor, but is a {type(tensor).__name__}. Try torch.as_tensor(...)."
+        )
     if not tensor.is_floating_point():
         raise TypeError(f"`{name}` should be floating point, but has dtype {tensor.dtype}. Try `{name}.float()`.")
 
@@ -71,7 +73,9 @@ def back(moved: Tensor, dim: int) -> Tensor:
 def _mask(mask: Tensor, scores: Tensor) -> Tensor:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"`mask` should be a bool tensor, True where an entry may be used, but is {kind}. Try `mask.bool()`.")
+        raise TypeError(
+            f"`mask` should be a bool tensor, True where an entry may be used, but is {kind}. Try `mask.bool()`."
+        )
     same_device("mask", mask, scores)
     if not _broadcasts(mask.shape, scores.shape):
         raise ValueError(
@@ -185,7 +189,11 @@ def per_entry(name: str, value: float | Tensor, scores: Tensor) -> Tensor:
 
 def feasible_bounds(lower: Tensor, upper: Tensor, total: Tensor) -> None:
     """lower ≤ upper and Σ lower ≤ total ≤ Σ upper. Reads values, from a GPU too: bounds nobody can meet are refused."""
-    if torch.compiler.is_compiling() or type(total) is not Tensor or torch._C._functorch.is_functorch_wrapped_tensor(lower):
+    if (
+        torch.compiler.is_compiling()
+        or type(total) is not Tensor
+        or torch._C._functorch.is_functorch_wrapped_tensor(lower)
+    ):
         return
     slack = 1e-5 * total.abs() + 1e-6
     crossed, above, below = lower > upper, lower.sum(-1) > total + slack, upper.sum(-1) < total - slack
@@ -243,3 +251,25 @@ def class_weights(weight: Tensor, x: Tensor) -> None:
     same_device("weight", weight, x)
     if weight.shape != x.shape[-1:]:
         raise ValueError(f"`weight` should have shape {tuple(x.shape[-1:])}, but has {tuple(weight.shape)}.")
+
+
+def no_nan(name: str, tensor: Tensor) -> None:
+    """Reads values, from a GPU too: for those who asked for it."""
+    bad = tensor.isnan()
+    if bool(bad.any()):
+        at = tuple(bad.nonzero()[0].tolist())
+        raise ValueError(
+            f"`{name}` should hold no NaN, but holds {int(bad.sum())}, the first at {at}. "
+            "Try torch.autograd.set_detect_anomaly(True) to find where it is born."
+        )
+
+
+def zeros_and_ones(name: str, parts: Tensor, scores: Tensor) -> None:
+    """Parts that broadcast with the scores and hold zeros and ones; reads values."""
+    if not (_broadcasts(parts.shape, scores.shape) or _broadcasts(scores.shape, parts.shape)):
+        raise ValueError(
+            f"`{name}` should have the scores' shape {tuple(scores.shape)} behind any sample shape, "
+            f"but has {tuple(parts.shape)}. `structure.encode` makes parts from labels."
+        )
+    if not bool(((parts == 0) | (parts == 1)).all()):
+        raise ValueError(f"`{name}` should be made of zeros and ones. `structure.encode` makes parts from labels.")

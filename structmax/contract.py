@@ -21,7 +21,7 @@ structure arrive as keywords.
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -67,7 +67,7 @@ class AbstractStructure(ABC):
     """
 
     event_dims: ClassVar[tuple[int, ...]]
-    Parts: ClassVar[type[NamedTuple] | None] = None  # type: ignore[valid-type]
+    Parts: ClassVar[Any] = None
     registry: ClassVar[dict[str, "type[AbstractStructure]"]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -130,7 +130,7 @@ def by_autograd(log_partition: Callable[..., Tensor]) -> dict[str, Callable[...,
         half = len(scores_and_tangent) // 2
         scores, tangent = scores_and_tangent[:half], scores_and_tangent[half:]
         # The Hessian is symmetric: its vjp is its jvp, and reverse mode asks less of user code.
-        _, pullback = torch.func.vjp(lambda *s: gradient(s, fields), *scores)
+        pullback = torch.func.vjp(lambda *s: gradient(s, fields), *scores)[1]
         return pullback(tangent)
 
     return {"marginals": marginals, "marginals_jvp": marginals_jvp}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from structmax import check
-from structmax.inference.entmax import EntmaxValue
+from structmax.inference.entmax import entmax_value_rule
 from structmax.inference.normmax import normmax_value
 
 # Ω*(x) − x[target] per row, without the second term where target < 0.
@@ -149,7 +149,7 @@ def entmax_loss(
         raise TypeError("`alpha` of a loss should be a number, but is a tensor. Try `float(alpha)`.")
 
     def value(x: Tensor, index: Tensor) -> Tensor:
-        return EntmaxValue(x, index, float(alpha), backend)[0]
+        return entmax_value_rule(x, index, float(alpha), backend)[0]
 
     return _fenchel_young(
         scores,
@@ -288,6 +288,4 @@ def normmax_loss(
     def norm(y: Tensor) -> Tensor:
         return torch.linalg.vector_norm(y, alpha, -1)
 
-    return _fenchel_young(
-        scores, target, value, norm, 1.0, dim, weight, ignore_index, reduction, label_smoothing
-    )
+    return _fenchel_young(scores, target, value, norm, 1.0, dim, weight, ignore_index, reduction, label_smoothing)

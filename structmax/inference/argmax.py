@@ -10,7 +10,6 @@ from structmax.inference.question import Asked, front
 from structmax.inference.rule import rule
 
 
-@rule
 class Argmax(Function):
     @staticmethod
     def forward(asked: Asked, *scores: Tensor) -> tuple[Tensor, ...]:
@@ -27,6 +26,9 @@ class Argmax(Function):
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: Tensor) -> tuple[None, ...]:
         return (None,) * len(tangents)
+
+
+argmax_rule = rule(Argmax)
 
 
 def argmax(scores: Scores, structure: AbstractStructure, *, backend: str = "auto") -> Any:
@@ -47,4 +49,4 @@ def argmax(scores: Scores, structure: AbstractStructure, *, backend: str = "auto
         tensor([0., 1., 0.])
     """
     tensors, asked = front(scores, structure, backend)
-    return structure.parts(Argmax(asked, *tensors))
+    return structure.parts(argmax_rule(asked, *tensors))

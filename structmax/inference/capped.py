@@ -18,7 +18,6 @@ from structmax.inference.rule import ask, rule
 ROOM = "structmax.structures.capped_simplex"
 
 
-@rule
 class Capped(Function):
     """p, and where each entry is: −1 lower, 0 free, 1 upper."""
 
@@ -54,6 +53,9 @@ class Capped(Function):
         return moved - share * missing, None
 
 
+capped_rule = rule(Capped)
+
+
 def _weights(p: Tensor, bound: Tensor, soft: bool) -> tuple[Tensor, Tensor]:
     """s and s / Σ s (zeros where nothing is free)."""
     s = torch.where(bound == 0, p if soft else torch.ones_like(p), 0.0)
@@ -87,7 +89,7 @@ def _capped(
     check.feasible_bounds(low, high, sums)
     # No entry exceeds what the lower bounds of the others leave, so an infinite upper bound may be made finite.
     high = torch.minimum(high, (sums - low.sum(-1)).unsqueeze(-1).clamp_min(0) + low)
-    return check.back(Capped(x, low, high, sums, name, backend)[0], dim)
+    return check.back(capped_rule(x, low, high, sums, name, backend)[0], dim)
 
 
 def csparsemax(

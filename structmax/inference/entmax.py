@@ -60,12 +60,12 @@ def _centred(v: Tensor, s: Tensor) -> Tensor:
 
 
 def _alpha_numerator(p: Tensor, alpha: Tensor) -> Tensor:
-    """h with ∂p/∂α = h − s Σh/Σs, for alpha (…, 1).
+    """h with ∂p/∂α = h − s Σh/Σs.
 
     At fixed τ, with e = α−1 and y = e log p, ∂p/∂α = p log²p ψ(y), ψ(y) = (1 − y − e^(−y))/y²: finite at α = 1, where
     ψ = −1/2. For α > 2 the equivalent h = p (1 − y)/e² (they differ by s/e², which drops out) does not overflow.
     """
-    inside = p > 0
+    alpha, inside = alpha.unsqueeze(-1), p > 0
     safe = torch.where(inside, p, 1.0)
     log_p = safe.log()
     y = (alpha - 1) * log_p
@@ -81,7 +81,6 @@ def _alpha_numerator(p: Tensor, alpha: Tensor) -> Tensor:
     return torch.where(inside, torch.where(alpha > 2, steep, flat), 0.0)
 
 
-@rule
 class Point(Function):
     @staticmethod
     def forward(x: Tensor, alpha: Alpha, backend: str) -> Tensor:
@@ -97,20 +96,22 @@ class Point(Function):
         alpha, p = _recall(ctx)
         d_alpha = None
         if ctx.needs_input_grad[1]:
-            d_alpha = (_alpha_numerator(p, _column(alpha)) * _centred(d_p, _weights(p, alpha))).sum(-1)
-        return Pullback(p, d_p, alpha, ctx.backend), d_alpha, None
+            d_alpha = (_alpha_numerator(p, alpha) * _centred(d_p, _weights(p, alpha))).sum(-1)
+        return pullback_rule(p, d_p, alpha, ctx.backend), d_alpha, None
 
     @staticmethod
     def jvp(ctx: Any, x_t: Tensor, alpha_t: Tensor | None, _: None) -> Tensor:
         alpha, p = _recall(ctx)
-        out = Pullback(p, x_t, alpha, ctx.backend)
+        out = pullback_rule(p, x_t, alpha, ctx.backend)
         if alpha_t is None:
             return out
-        h, s = _alpha_numerator(p, _column(alpha)), _weights(p, alpha)
+        h, s = _alpha_numerator(p, alpha), _weights(p, alpha)
         return out + _column(alpha_t) * (h - s * h.sum(-1, keepdim=True) / s.sum(-1, keepdim=True))
 
 
-@rule
+point_rule = rule(Point)
+
+
 class Pullback(Function):
     """F(p, v) = s (v − ⟨v⟩). Its cotangents are d_v = F(p, w) and d_s = (v − ⟨v⟩)(w − ⟨w⟩), with s = p^(2−α)."""
 
@@ -131,7 +132,7 @@ class Pullback(Function):
         d_alpha = None
         if ctx.needs_input_grad[2]:
             d_alpha = -(d_s * s * torch.where(p > 0, p, 1.0).log()).sum(-1)
-        return d_s * _slope(p, alpha), Pullback(p, w, alpha, ctx.backend), d_alpha, None
+        return d_s * _slope(p, alpha), pullback_rule(p, w, alpha, ctx.backend), d_alpha, None
 
     @staticmethod
     def jvp(ctx: Any, p_t: Tensor, v_t: Tensor, alpha_t: Tensor | None, _: None) -> Tensor:
@@ -143,7 +144,10 @@ class Pullback(Function):
         centred = _centred(v, s)
         total = s.sum(-1, keepdim=True)
         moved = (s_t * centred).sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0)
-        return s_t * centred - s * moved + Pullback(p, v_t, alpha, ctx.backend)
+        return s_t * centred - s * moved + pullback_rule(p, v_t, alpha, ctx.backend)
+
+
+pullback_rule = rule(Pullback)
 
 
 def _slope(p: Tensor, alpha: Alpha) -> Tensor:
@@ -152,7 +156,6 @@ def _slope(p: Tensor, alpha: Alpha) -> Tensor:
     return torch.where(inside, (2 - a) * torch.where(inside, p, 1.0) ** (1 - a), 0.0)
 
 
-@rule
 class EntmaxValue(Function):
     """Ω*(x) − x[target] (the first alone where target < 0), and the state that recovers p. Gradient: p − e_target."""
 
@@ -172,17 +175,20 @@ class EntmaxValue(Function):
         alpha, x, state, target = _recall(ctx)
         d_alpha = None
         if ctx.needs_input_grad[2]:
-            d_alpha = -d_value * _alpha_slope_of_omega(Point(x, alpha, ctx.backend), alpha)
-        return EntmaxGradient(x, state, target, d_value, alpha, ctx.backend), None, d_alpha, None
+            d_alpha = -d_value * _alpha_slope_of_omega(point_rule(x, alpha, ctx.backend), alpha)
+        return entmax_gradient_rule(x, state, target, d_value, alpha, ctx.backend), None, d_alpha, None
 
     @staticmethod
     def jvp(ctx: Any, x_t: Tensor, _: None, alpha_t: Tensor | None, __: None) -> tuple[Any, ...]:
         alpha, x, state, target = _recall(ctx)
-        gradient = EntmaxGradient(x, state, target, torch.ones_like(x[..., 0]), alpha, ctx.backend)
+        gradient = entmax_gradient_rule(x, state, target, torch.ones_like(x[..., 0]), alpha, ctx.backend)
         out = (gradient * x_t).sum(-1)
         if alpha_t is not None:
-            out = out - alpha_t * _alpha_slope_of_omega(Point(x, alpha, ctx.backend), alpha)
+            out = out - alpha_t * _alpha_slope_of_omega(point_rule(x, alpha, ctx.backend), alpha)
         return out, None
+
+
+entmax_value_rule = rule(EntmaxValue)
 
 
 def _alpha_slope_of_omega(p: Tensor, alpha: Tensor) -> Tensor:
@@ -204,7 +210,6 @@ def _alpha_slope_of_omega(p: Tensor, alpha: Tensor) -> Tensor:
     return torch.where(inside, terms, 0.0).sum(-1)
 
 
-@rule
 class EntmaxGradient(Function):
     """d_value · (p(x) − e_target)."""
 
@@ -220,23 +225,26 @@ class EntmaxGradient(Function):
     @staticmethod
     def backward(ctx: Any, w: Tensor) -> tuple[Any, ...]:
         alpha, x, target, d_value = _recall(ctx)
-        p = Point(x, alpha, ctx.backend)
+        p = point_rule(x, alpha, ctx.backend)
         scaled = d_value.unsqueeze(-1) * w
         d_alpha = None
         if ctx.needs_input_grad[4]:
-            d_alpha = (_alpha_numerator(p, _column(alpha)) * _centred(scaled, _weights(p, alpha))).sum(-1)
+            d_alpha = (_alpha_numerator(p, alpha) * _centred(scaled, _weights(p, alpha))).sum(-1)
         d_d_value = (w * (p - _one_hot(target, p))).sum(-1)
-        return Pullback(p, scaled, alpha, ctx.backend), None, None, d_d_value, d_alpha, None
+        return pullback_rule(p, scaled, alpha, ctx.backend), None, None, d_d_value, d_alpha, None
 
     @staticmethod
     def jvp(ctx: Any, x_t: Tensor, _: Any, __: Any, d_value_t: Tensor, alpha_t: Tensor | None, ___: None) -> Tensor:
         alpha, x, target, d_value = _recall(ctx)
-        p = Point(x, alpha, ctx.backend)
-        p_t = Pullback(p, x_t, alpha, ctx.backend)
+        p = point_rule(x, alpha, ctx.backend)
+        p_t = pullback_rule(p, x_t, alpha, ctx.backend)
         if alpha_t is not None:
-            h, s = _alpha_numerator(p, _column(alpha)), _weights(p, alpha)
+            h, s = _alpha_numerator(p, alpha), _weights(p, alpha)
             p_t = p_t + _column(alpha_t) * (h - s * h.sum(-1, keepdim=True) / s.sum(-1, keepdim=True))
         return d_value.unsqueeze(-1) * p_t + d_value_t.unsqueeze(-1) * (p - _one_hot(target, p))
+
+
+entmax_gradient_rule = rule(EntmaxGradient)
 
 
 def _one_hot(target: Tensor, like: Tensor) -> Tensor:
@@ -276,7 +284,7 @@ def entmax(
     """
     check.positive("alpha", alpha, hint=" alpha = 1 is softmax, 2 is sparsemax.")
     x = check.last(scores, dim, mask, lengths)
-    return check.back(Point(x, check.per_row("alpha", alpha, x, check.axis(scores, dim)), backend), dim)
+    return check.back(point_rule(x, check.per_row("alpha", alpha, x, check.axis(scores, dim)), backend), dim)
 
 
 def softmax(
@@ -401,7 +409,7 @@ def topk_sparsemax(
     x = check.last(scores, dim, mask, lengths)
     index = x.detach().topk(min(k, x.shape[-1]), -1).indices
     dropped = torch.ones_like(x, dtype=torch.bool).scatter(-1, index, False)
-    return check.back(Point(x.masked_fill(dropped, -math.inf), 2.0, backend), dim)
+    return check.back(point_rule(x.masked_fill(dropped, -math.inf), 2.0, backend), dim)
 
 
 def smoothed_max(
@@ -438,4 +446,4 @@ def smoothed_max(
     x = check.last(scores, dim, mask, lengths)
     rows = check.per_row("alpha", alpha, x, check.axis(scores, dim))
     nothing = torch.full(x.shape[:-1], -1, dtype=torch.int64, device=x.device)
-    return EntmaxValue(x, nothing, rows, backend)[0]
+    return entmax_value_rule(x, nothing, rows, backend)[0]

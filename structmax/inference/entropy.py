@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from structmax.contract import AbstractStructure, Scores
-from structmax.inference.log_partition import LogPartition, Marginals
+from structmax.inference.log_partition import log_partition_rule, marginals_rule
 from structmax.inference.question import Asked, front, inner, without_infinities
 
 
@@ -52,8 +52,8 @@ def entropy(scores: Scores, structure: AbstractStructure, *, backend: str = "aut
         tensor(0.6931)
     """
     tensors, asked = front(scores, structure, backend)
-    mu = Marginals(asked, *tensors)
-    return _feasible(LogPartition(asked, *tensors)) - inner(without_infinities(tensors), mu, structure)
+    mu = marginals_rule(asked, *tensors)
+    return _feasible(log_partition_rule(asked, *tensors)) - inner(without_infinities(tensors), mu, structure)
 
 
 def cross_entropy(p: Scores, q: Scores, structure: AbstractStructure, *, backend: str = "auto") -> Tensor:
@@ -80,8 +80,8 @@ def cross_entropy(p: Scores, q: Scores, structure: AbstractStructure, *, backend
 
 
 def _cross(p: tuple[Tensor, ...], q: tuple[Tensor, ...], asked: Asked) -> Tensor:
-    mu = Marginals(asked, *p)
-    return _feasible(LogPartition(asked, *q)) - _expected(q, mu, asked.structure)
+    mu = marginals_rule(asked, *p)
+    return _feasible(log_partition_rule(asked, *q)) - _expected(q, mu, asked.structure)
 
 
 def kl_divergence(p: Scores, q: Scores, structure: AbstractStructure, *, backend: str = "auto") -> Tensor:
@@ -128,5 +128,5 @@ def log_prob(scores: Scores, structure: AbstractStructure, parts: Scores, *, bac
     chosen = structure.tensors(parts)
     wide = [torch.broadcast_tensors(s, y) for s, y in zip(tensors, chosen, strict=True)]
     score = _expected(tuple(s for s, _ in wide), tuple(y for _, y in wide), structure)
-    log_z = LogPartition(asked, *tensors)
+    log_z = log_partition_rule(asked, *tensors)
     return torch.where(log_z.isneginf(), -math.inf, score - _feasible(log_z))

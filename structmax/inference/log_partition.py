@@ -18,7 +18,6 @@ from structmax.inference.question import Asked, front, inner, scaled
 from structmax.inference.rule import rule
 
 
-@rule
 class LogPartition(Function):
     @staticmethod
     def forward(asked: Asked, *scores: Tensor) -> Tensor:
@@ -32,15 +31,17 @@ class LogPartition(Function):
 
     @staticmethod
     def backward(ctx: Any, d_value: Tensor) -> tuple[Any, ...]:
-        mu = Marginals(ctx.asked, *ctx.saved_tensors)
+        mu = marginals_rule(ctx.asked, *ctx.saved_tensors)
         return None, *scaled(d_value, mu, ctx.asked.structure)
 
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: Tensor) -> Tensor:
-        return inner(Marginals(ctx.asked, *ctx.saved_tensors), tangents, ctx.asked.structure)
+        return inner(marginals_rule(ctx.asked, *ctx.saved_tensors), tangents, ctx.asked.structure)
 
 
-@rule
+log_partition_rule = rule(LogPartition)
+
+
 class Marginals(Function):
     @staticmethod
     def forward(asked: Asked, *scores: Tensor) -> tuple[Tensor, ...]:
@@ -54,14 +55,16 @@ class Marginals(Function):
 
     @staticmethod
     def backward(ctx: Any, *d_mu: Tensor) -> tuple[Any, ...]:
-        return None, *MarginalsJvp(ctx.asked, *ctx.saved_tensors, *d_mu)
+        return None, *marginals_jvp_rule(ctx.asked, *ctx.saved_tensors, *d_mu)
 
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: Tensor) -> tuple[Tensor, ...]:
-        return MarginalsJvp(ctx.asked, *ctx.saved_tensors, *tangents)
+        return marginals_jvp_rule(ctx.asked, *ctx.saved_tensors, *tangents)
 
 
-@rule
+marginals_rule = rule(Marginals)
+
+
 class MarginalsJvp(Function):
     @staticmethod
     def forward(asked: Asked, *scores_and_tangent: Tensor) -> tuple[Tensor, ...]:
@@ -78,16 +81,19 @@ class MarginalsJvp(Function):
     def backward(ctx: Any, *d_out: Tensor) -> tuple[Any, ...]:
         half = len(d_out)
         scores, tangent = ctx.saved_tensors[:half], ctx.saved_tensors[half:]
-        _, pullback = torch.func.vjp(lambda *s: _differentiable_jvp(ctx.asked, s, tangent), *scores)
-        return None, *pullback(d_out), *MarginalsJvp(ctx.asked, *scores, *d_out)
+        pullback = torch.func.vjp(lambda *s: _differentiable_jvp(ctx.asked, s, tangent), *scores)[1]
+        return None, *pullback(d_out), *marginals_jvp_rule(ctx.asked, *scores, *d_out)
 
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: Tensor) -> tuple[Tensor, ...]:
         half = len(tangents) // 2
         scores, tangent = ctx.saved_tensors[:half], ctx.saved_tensors[half:]
-        _, third = torch.func.jvp(lambda *s: _differentiable_jvp(ctx.asked, s, tangent), scores, tangents[:half])
-        straight = MarginalsJvp(ctx.asked, *scores, *tangents[half:])
+        third = torch.func.jvp(lambda *s: _differentiable_jvp(ctx.asked, s, tangent), scores, tangents[:half])[1]
+        straight = marginals_jvp_rule(ctx.asked, *scores, *tangents[half:])
         return tuple(a + b for a, b in zip(third, straight, strict=True))
+
+
+marginals_jvp_rule = rule(MarginalsJvp)
 
 
 def _differentiable_jvp(asked: Asked, scores: tuple[Tensor, ...], tangent: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -120,7 +126,7 @@ def log_partition(scores: Scores, structure: AbstractStructure, *, backend: str 
         tensor(0.6931)
     """
     tensors, asked = front(scores, structure, backend)
-    return LogPartition(asked, *tensors)
+    return log_partition_rule(asked, *tensors)
 
 
 def marginals(scores: Scores, structure: AbstractStructure, *, backend: str = "auto") -> Any:
@@ -140,4 +146,4 @@ def marginals(scores: Scores, structure: AbstractStructure, *, backend: str = "a
         tensor([0.5000, 0.5000, 0.0000])
     """
     tensors, asked = front(scores, structure, backend)
-    return structure.parts(Marginals(asked, *tensors))
+    return structure.parts(marginals_rule(asked, *tensors))

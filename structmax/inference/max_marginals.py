@@ -10,7 +10,6 @@ from structmax.inference.question import Asked, front
 from structmax.inference.rule import rule
 
 
-@rule
 class MaxMarginals(Function):
     @staticmethod
     def forward(asked: Asked, *scores: Tensor) -> tuple[Tensor, ...]:
@@ -27,6 +26,9 @@ class MaxMarginals(Function):
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: Tensor) -> tuple[None, ...]:
         return (None,) * len(tangents)
+
+
+max_marginals_rule = rule(MaxMarginals)
 
 
 def max_marginals(scores: Scores, structure: AbstractStructure, *, backend: str = "auto") -> Any:
@@ -46,4 +48,4 @@ def max_marginals(scores: Scores, structure: AbstractStructure, *, backend: str 
         tensor([0.2000, 1.5000, 0.3000])
     """
     tensors, asked = front(scores, structure, backend)
-    return structure.parts(MaxMarginals(asked, *tensors))
+    return structure.parts(max_marginals_rule(asked, *tensors))

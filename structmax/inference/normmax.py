@@ -19,7 +19,6 @@ from structmax.inference.rule import ask, rule
 from structmax.structures.simplex import Simplex
 
 
-@rule
 class Normmax(Function):
     """The point p and the value τ."""
 
@@ -43,6 +42,9 @@ class Normmax(Function):
     def jvp(ctx: Any, x_t: Tensor, _: None, __: None) -> tuple[Tensor, Tensor]:
         (p,) = ctx.saved_tensors
         return _jacobian_product(p, x_t, ctx.alpha), (p * x_t).sum(-1)
+
+
+normmax_rule = rule(Normmax)
 
 
 def _jacobian_product(p: Tensor, v: Tensor, alpha: float) -> Tensor:
@@ -87,13 +89,13 @@ def normmax(
     """
     _check_order(alpha)
     x = check.last(scores, dim, mask, lengths)
-    return check.back(Normmax(x, float(alpha), backend)[0], dim)
+    return check.back(normmax_rule(x, float(alpha), backend)[0], dim)
 
 
 def normmax_value(x: Tensor, alpha: float, backend: str) -> Tensor:
     """max over the simplex of ⟨p, x⟩ − ‖p‖_α, over the last dimension; its gradient is `normmax`."""
     _check_order(alpha)
-    return Normmax(x, float(alpha), backend)[1]
+    return normmax_rule(x, float(alpha), backend)[1]
 
 
 def _check_order(alpha: object) -> None:

@@ -14,20 +14,20 @@ from torch import Tensor
 from torch.autograd import Function
 
 from structmax import check
-from structmax.inference.entmax import Point
+from structmax.inference.entmax import point_rule
 from structmax.inference.rule import ask, rule
 
 ROOM = "structmax.structures.proximal"
 
 
-@rule
 class Prox(Function):
     """The room's operator `name` of x with its strength (a number or rows, or the weights), and the groups it pools."""
 
     @staticmethod
     def forward(x: Tensor, strength: float | Tensor, name: str, backend: str) -> tuple[Tensor, ...]:
         keyword = "weights" if name == "prox_owl" else "lam"
-        return tuple(ask(ROOM, name, (x,), x.dim() - 1, backend, **{keyword: strength}))
+        named: dict[str, Any] = {keyword: strength}
+        return tuple(ask(ROOM, name, (x,), x.dim() - 1, backend, **named))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -42,19 +42,21 @@ class Prox(Function):
     @staticmethod
     def backward(ctx: Any, d_y: Tensor, _: Tensor) -> tuple[Any, ...]:
         groups, *signs = ctx.saved_tensors
-        return GroupMean(d_y, groups, signs[0].detach() if signs else None, ctx.backend), None, None, None
+        return group_mean_rule(d_y, groups, signs[0].detach() if signs else None, ctx.backend), None, None, None
 
     @staticmethod
     def jvp(ctx: Any, x_t: Tensor, *_: None) -> tuple[Any, ...]:
         groups, *signs = ctx.saved_tensors
-        return GroupMean(x_t, groups, signs[0].detach() if signs else None, ctx.backend), None
+        return group_mean_rule(x_t, groups, signs[0].detach() if signs else None, ctx.backend), None
 
 
-@rule
+prox_rule = rule(Prox)
+
+
 class GroupMean(Function):
     @staticmethod
     def forward(v: Tensor, groups: Tensor, signs: Tensor | None, backend: str) -> Tensor:
-        named = {} if signs is None else {"signs": signs}
+        named: dict[str, Any] = {} if signs is None else {"signs": signs}
         return ask(ROOM, "group_mean", (v, groups), v.dim() - 1, backend, **named)[0]
 
     @staticmethod
@@ -67,19 +69,22 @@ class GroupMean(Function):
     @staticmethod
     def backward(ctx: Any, w: Tensor) -> tuple[Any, ...]:
         groups, *signs = ctx.saved_tensors
-        return GroupMean(w, groups, signs[0] if signs else None, ctx.backend), None, None, None
+        return group_mean_rule(w, groups, signs[0] if signs else None, ctx.backend), None, None, None
 
     @staticmethod
     def jvp(ctx: Any, v_t: Tensor, *_: None) -> Tensor:
         groups, *signs = ctx.saved_tensors
-        return GroupMean(v_t, groups, signs[0] if signs else None, ctx.backend)
+        return group_mean_rule(v_t, groups, signs[0] if signs else None, ctx.backend)
+
+
+group_mean_rule = rule(GroupMean)
 
 
 def _pooled(name: str, x: Tensor, lam: object, backend: str) -> Tensor:
     if isinstance(lam, Tensor):
         raise TypeError("`lam` should be a number ≥ 0, but is a tensor: it receives no gradient. Try `float(lam)`.")
     check.positive("lam", lam, above=-math.ulp(0.0))
-    return Prox(x, float(lam), name, backend)[0]  # type: ignore[arg-type]
+    return prox_rule(x, float(lam), name, backend)[0]  # type: ignore[arg-type]
 
 
 def _zeros_for_removed(y: Tensor) -> Tensor:
@@ -161,7 +166,7 @@ def prox_owl(
     if check.readable(weights) and not bool((weights.diff() <= 0).all() & (weights >= 0).all()):
         raise ValueError("`weights` should be non-increasing and ≥ 0. Try `weights.sort(descending=True).values`.")
     rows = weights.detach().to(torch.promote_types(x.dtype, torch.float32)).expand(x.shape)
-    return check.back(_zeros_for_removed(Prox(x, rows, "prox_owl", backend)[0]), dim)
+    return check.back(_zeros_for_removed(prox_rule(x, rows, "prox_owl", backend)[0]), dim)
 
 
 def fusedmax(
@@ -194,7 +199,7 @@ def fusedmax(
     Reference: Niculae & Blondel 2017, https://arxiv.org/abs/1705.07704.
     """
     x = check.last(scores, dim, mask, lengths)
-    return check.back(Point(_pooled("prox_tv", x, lam, backend), 2.0, backend), dim)
+    return check.back(point_rule(_pooled("prox_tv", x, lam, backend), 2.0, backend), dim)
 
 
 def oscarmax(
@@ -227,4 +232,4 @@ def oscarmax(
     Reference: Niculae & Blondel 2017, https://arxiv.org/abs/1705.07704.
     """
     x = check.last(scores, dim, mask, lengths)
-    return check.back(Point(_pooled("prox_oscar", x, lam, backend), 2.0, backend), dim)
+    return check.back(point_rule(_pooled("prox_oscar", x, lam, backend), 2.0, backend), dim)

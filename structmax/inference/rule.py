@@ -18,7 +18,7 @@ def rule(function: type[Function]) -> Callable[..., Any]:
     """
     # torch.compile refuses a Function that has a jvp, whether or not it is asked for: give it a twin without. Where no
     # gradient is recorded (inside a backward, too) it miscounts the arguments of a variadic forward: call that plainly.
-    traced = type(function.__name__, (Function,), {k: v for k, v in vars(function).items() if k != "jvp"})
+    traced: Any = type(function.__name__, (Function,), {k: v for k, v in vars(function).items() if k != "jvp"})
     forward = function.forward
 
     def call(*args: Any) -> Any:
@@ -39,12 +39,6 @@ def _batched(arg: Any, dim: int | None, size: int) -> Any:
     if not isinstance(arg, Tensor):
         return arg
     return arg.unsqueeze(0).expand(size, *arg.shape) if dim is None else arg.movedim(dim, 0)
-
-
-def ask(cls, *args: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return cls.traced.apply(*args)
-        return cls.apply(*args)
 
 
 def ask(

@@ -12,7 +12,6 @@ from structmax.inference.question import Asked, front
 from structmax.inference.rule import rule
 
 
-@rule
 class Sample(Function):
     @staticmethod
     def forward(asked: Asked, noise: Tensor, *scores: Tensor) -> tuple[Tensor, ...]:
@@ -29,6 +28,9 @@ class Sample(Function):
     @staticmethod
     def jvp(ctx: Any, _: None, __: None, *tangents: Tensor) -> tuple[None, ...]:
         return (None,) * len(tangents)
+
+
+sample_rule = rule(Sample)
 
 
 def sample(
@@ -68,7 +70,7 @@ def sample(
         device=first.device,
         dtype=torch.promote_types(first.dtype, torch.float32),
     )
-    drawn = Sample(asked, noise, *tensors)
+    drawn = sample_rule(asked, noise, *tensors)
     rank = len(batch)
     in_front = [part.movedim(rank, 0) for part in drawn]
     return structure.parts(tuple(part.reshape(*shape, *part.shape[1:]) for part in in_front))

@@ -18,7 +18,6 @@ class TopK(NamedTuple):
     parts: Any
 
 
-@rule
 class Best(Function):
     """Values ⟨θ, y_j⟩ and parts y_j. The k-th best value has gradient y_j; the parts have none."""
 
@@ -49,6 +48,9 @@ class Best(Function):
         return inner(ctx.saved_tensors, without_infinities(lifted), structure), *(None,) * len(tangents)
 
 
+best_rule = rule(Best)
+
+
 def topk(scores: Scores, structure: AbstractStructure, k: int, *, backend: str = "auto") -> TopK:
     """The k best structures and their scores, best first, all distinct.
 
@@ -71,6 +73,6 @@ def topk(scores: Scores, structure: AbstractStructure, k: int, *, backend: str =
     """
     check.whole("k", k, 1)
     tensors, asked = front(scores, structure, backend)
-    values, *parts = Best(asked, k, *tensors)
+    values, *parts = best_rule(asked, k, *tensors)
     batch = values.dim() - 1
     return TopK(values.movedim(-1, 0), structure.parts(tuple(part.movedim(batch, 0) for part in parts)))

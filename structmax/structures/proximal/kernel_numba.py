@@ -14,6 +14,8 @@ from structmax.numerics.kernel_numba import compiled, over_rows
 COUNTING_ENTRIES = 128
 DIGIT_BITS = 8
 DIGITS = 1 << DIGIT_BITS
+# As in reference.py: where rounding cannot tell whether two values meet, they meet.
+SLACK = 2.0**-43
 # Element visits per entry, as `over_rows` counts them.
 PROX_VISITS, MEAN_VISITS = 8, 2
 
@@ -43,7 +45,7 @@ def _tv_bounds(x, origin, lam, lower, upper, knot, tilt, lift):
     linear: slope·y + offset, changed by (tilt, lift) at each knot. Between i and i − 1 it is clipped to [−λ, λ]; where
     it meets −λ and λ are the bounds. The knots outside them go, two new ones come: O(n) in all.
     """
-    # The two ends of the knots grow from the middle outwards.
+    # The knots grow from the middle outwards.
     middle = len(x)
     first, last = middle, middle - 1
     low, high, before = -np.inf, np.inf, 0.0
@@ -54,12 +56,12 @@ def _tv_bounds(x, origin, lam, lower, upper, knot, tilt, lift):
             continue
         t = x[i] - origin
         if max(t - high, low - t) > 2 * lam:
-            # So far off that the clipped derivative is constant from bound to bound. `before` lies between the old
-            # bounds, so it tells the side as well as they do, without waiting for them.
+            # So far off that between the new bounds the clipped derivative is constant: no old knot survives. `before`
+            # lies between the old bounds and tells the side as well as they do, without waiting for them.
             low = t - (2 * lam if t > before else 0.0)
             high = low + 2 * lam
-            left_slope, left_offset = 1.0, -low - lam
-            right_slope, right_offset = 1.0, lam - high
+            left_slope, left_lift = 1.0, -low
+            right_slope, right_lift = 1.0, high
             first, last = middle, middle - 1
         else:
             left_slope, left_offset = 1.0, -end - t
@@ -72,12 +74,12 @@ def _tv_bounds(x, origin, lam, lower, upper, knot, tilt, lift):
                 right_slope -= tilt[last]
                 right_offset -= lift[last]
                 last -= 1
-            low = (-lam - left_offset) / left_slope
-            high = (lam - right_offset) / right_slope
+            left_lift, right_lift = left_offset + lam, lam - right_offset
+            low, high = -left_lift / left_slope, right_lift / right_slope
         first -= 1
-        knot[first], tilt[first], lift[first] = low, left_slope, left_offset + lam
+        knot[first], tilt[first], lift[first] = low, left_slope, left_lift
         last += 1
-        knot[last], tilt[last], lift[last] = high, -right_slope, lam - right_offset
+        knot[last], tilt[last], lift[last] = high, -right_slope, right_lift
         lower[i], upper[i] = low, high
         before, end = t, lam
     # The leftmost value is free: the root of the derivative.
@@ -90,33 +92,39 @@ def _tv_bounds(x, origin, lam, lower, upper, knot, tilt, lift):
 
 
 @compiled()
+def _tv_row(x, origin, lam, slack, scratch, y, groups):
+    lower, upper, knot, tilt, lift = scratch
+    value = _tv_bounds(x, origin, lam, lower, upper, knot, tilt, lift)
+    run = 0
+    for i in range(len(x)):
+        if x[i] == -np.inf:
+            y[i], groups[i] = -np.inf, -1
+            continue
+        clipped = min(max(value, lower[i]), upper[i])
+        apart = abs(clipped - value) > slack
+        run += apart
+        value = clipped if apart else value
+        y[i], groups[i] = value + origin, run
+
+
+@compiled()
 def _tv_rows(start, stop, x, lam, y, groups):
     n = x.shape[1]
-    lower, upper = np.empty(n), np.empty(n)
-    knot, tilt, lift = np.empty(2 * n + 2), np.empty(2 * n + 2), np.empty(2 * n + 2)
+    scratch = np.empty(n), np.empty(n), np.empty(2 * n + 1), np.empty(2 * n + 1), np.empty(2 * n + 1)
     for row in range(start, stop):
         low, high, kept = _extent(x[row])
         if kept < 0 or not lam[row] >= 0:
             y[row], groups[row] = np.nan, 0
-            continue
-        run = -1
-        if kept == 0 or lam[row] == 0:
+        elif kept > 0 and lam[row] > 0:
+            extent = high - low
+            # From a quarter of kept · extent on, all is one run; a greater λ would only drown the scores.
+            _tv_row(x[row], high, min(lam[row], kept * extent), SLACK * extent, scratch, y[row], groups[row])
+        else:
+            run = 0
             for i in range(n):
                 inside = x[row, i] > -np.inf
+                y[row, i], groups[row, i] = x[row, i], run if inside else -1
                 run += inside
-                y[row, i] = x[row, i]
-                groups[row, i] = run if inside else -1
-            continue
-        # From a quarter of kept · (high − low) on, all is one run; a greater λ would only drown the scores.
-        value = _tv_bounds(x[row], high, min(lam[row], kept * (high - low)), lower, upper, knot, tilt, lift)
-        run = 0
-        for i in range(n):
-            if x[row, i] > -np.inf:
-                run += (value < lower[i]) | (value > upper[i])
-                value = min(max(value, lower[i]), upper[i])
-                y[row, i], groups[row, i] = value + high, run
-            else:
-                y[row, i], groups[row, i] = -np.inf, -1
 
 
 @returns("parts", "state")
@@ -126,6 +134,16 @@ def prox_tv(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
     lam = _per_row(lam, len(x))
     over_rows(_tv_rows, len(x), PROX_VISITS * x.numel(), x.numpy(), lam, y.numpy(), groups.numpy())
     return y, groups
+
+
+@compiled()
+def _count(x):
+    """How many entries are kept: −1 if one is NaN or +inf."""
+    kept, unsound = 0, 0
+    for i in range(len(x)):
+        kept += x[i] > -np.inf
+        unsound += not x[i] < np.inf
+    return -1 if unsound else kept
 
 
 @compiled()
@@ -189,7 +207,8 @@ def _owl_row(x, patterns, weights, scratch, y, groups):
         _sort_by_counting(keys[:m], order[:m])
     else:
         _sort_by_digits(keys[:m], order[:m], spare[:m], places)
-    # Blocks on a stack: a new one swallows those before it while its mean is greater.
+    # Blocks on a stack: a new one swallows those before it while its mean is not less, unless all weights are equal.
+    slack = SLACK * abs(np.float64(x[index[order[0]]])) if m > 0 else 0.0
     blocks = 0
     for k in range(m):
         order[k] = index[order[k]]
@@ -197,7 +216,9 @@ def _owl_row(x, patterns, weights, scratch, y, groups):
         if t != t:
             y[:], groups[:] = np.nan, 0
             return
-        while blocks > 0 and total[blocks - 1] * s < t * size[blocks - 1]:
+        while blocks > 0 and total[blocks - 1] * s <= (t + slack * s) * size[blocks - 1]:
+            if weights[k + 1 - int(s + size[blocks - 1])] == weights[k]:
+                break
             blocks -= 1
             t += total[blocks]
             s += size[blocks]
@@ -206,7 +227,7 @@ def _owl_row(x, patterns, weights, scratch, y, groups):
     k = 0
     for block in range(blocks):
         mean = total[block] / size[block]
-        clipped = mean <= 0 and weights[k] > 0
+        clipped = mean <= slack and weights[k] > 0
         stop = k + int(size[block])
         while k < stop:
             i = order[k]
@@ -219,7 +240,7 @@ def _owl_row(x, patterns, weights, scratch, y, groups):
 def _owl_rows(start, stop, x, patterns, weights, y, groups):
     scratch = _owl_scratch(patterns)
     for row in range(start, stop):
-        _, _, kept = _extent(x[row])
+        kept = _count(x[row])
         if kept < 0:
             y[row], groups[row] = np.nan, 0
         else:
@@ -231,7 +252,7 @@ def _oscar_rows(start, stop, x, patterns, lam, y, groups):
     scratch = _owl_scratch(patterns)
     weights = np.empty(x.shape[1])
     for row in range(start, stop):
-        _, _, kept = _extent(x[row])
+        kept = _count(x[row])
         if kept < 0 or not lam[row] >= 0:
             y[row], groups[row] = np.nan, 0
         else:
@@ -292,7 +313,7 @@ def _mean_rows(start, stop, v, groups, signs, out):
 
 
 @returns("parts")
-def group_mean(v: Tensor, groups: Tensor, signs: Tensor | None) -> Tensor:
+def group_mean(v: Tensor, groups: Tensor, signs: Tensor | None = None) -> Tensor:
     """sᵢ · mean of sⱼ vⱼ over the group of i, 0 outside every group: (B, n). Symmetric: pullback and pushforward in one.
 
     s is +1 for total variation (`signs` None), the sign of y for OWL (`signs` = y).

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from structmax.contract import returns
 
+# Where rounding cannot tell whether two values meet, they meet: below this fraction of a row's size, a gap is none.
+SLACK = 2.0**-43
 # Entries of the (rows, n, n) tables that `_pool` may hold at once.
 TABLE_ENTRIES = 1 << 24
 
@@ -20,14 +22,14 @@ def _column(lam: float | Tensor, x: Tensor) -> Tensor:
     return torch.as_tensor(lam, dtype=torch.float64, device=x.device).expand(len(x))[:, None]
 
 
-def _block_means(z: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and size of each entry's block, at every entry: both (B, n)."""
+def _block_means(z: Tensor, blocks: Tensor) -> Tensor:
+    """Mean of each entry's block, at every entry: (B, n)."""
     # One number more than entries: the block of those that belong to none.
     zero = z.new_zeros(len(z), z.shape[-1] + 1)
     size = zero.scatter_add(-1, blocks, torch.ones_like(z)).gather(-1, blocks)
     # Measured from the largest entry of the block, equal entries have exactly their own value as mean.
     origin = zero.scatter_reduce(-1, blocks, z, "amax", include_self=False).gather(-1, blocks)
-    return origin + zero.scatter_add(-1, blocks, z - origin).gather(-1, blocks) / size, size
+    return origin + zero.scatter_add(-1, blocks, z - origin).gather(-1, blocks) / size
 
 
 def _blocks(cut: Tensor) -> Tensor:
@@ -44,7 +46,7 @@ def _restore(x: Tensor, order: Tensor, y: Tensor, groups: Tensor, sound: Tensor)
     return y.to(x.dtype), groups.to(torch.int32)
 
 
-@returns("parts", "state")
+@returns("parts", "parts:int32")
 def prox_tv(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
     """y = argmin ½‖y − x‖² + λ Σ|yᵢ₊₁ − yᵢ|: (B, n), and the number of the fused run of each entry: (B, n) int32.
 
@@ -57,7 +59,11 @@ def prox_tv(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
     order = (~kept).long().argsort(dim=-1, stable=True)
     z = torch.where(kept & sound, x.double(), 0.0).gather(-1, order)
     pair = kept.gather(-1, order)[:, 1:]
-    rise = torch.where(pair, z.diff(dim=-1).sign(), 0.0)
+    high = torch.where(kept & sound, x.double(), -math.inf).amax(-1, keepdim=True)
+    low = torch.where(kept & sound, x.double(), math.inf).amin(-1, keepdim=True)
+    slack = SLACK * (high - low).clamp_min(0)
+    step = torch.where(pair, z.diff(dim=-1), 0.0)
+    rise = torch.where(step.abs() > slack, step.sign(), 0.0)
     cut = (rise != 0) | ~pair | (lam == 0)
     while True:
         runs = _blocks(cut)
@@ -74,37 +80,41 @@ def prox_tv(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
         speed = at_cut * (pull[:, left] * size[:, right] - pull[:, right] * size[:, left])
         closes = torch.where(speed > 0, gap / torch.where(speed > 0, speed, 1.0), math.inf)
         earliest = torch.nn.functional.pad(closes, (0, 1), value=math.inf).amin(-1, keepdim=True)
-        closing = (speed > 0) & (closes == earliest) & (closes <= lam)
+        closing = (speed > 0) & (closes <= earliest + slack) & (closes <= lam + slack)
         if not closing.any():
             break
         cut = cut & ~closing
-    mean, _ = _block_means(z, runs)
-    y = mean + torch.where(pull == 0, 0.0, lam * pull / size)
+    y = _block_means(z, runs) + torch.where(pull == 0, 0.0, lam * pull / size)
     return _restore(x, order, y, runs, sound)
 
 
-def _pool(z: Tensor) -> Tensor:
-    """Blocks of the non-increasing sequence nearest to each row of z, as `cut` (B, n−1).
+def _pool(z: Tensor, weights: Tensor, kept: Tensor, slack: Tensor) -> Tensor:
+    """Blocks of the non-increasing sequence nearest to z = sorted magnitudes − weights, kept first: `cut` (B, n−1).
 
-    A block ends after k if and only if every interval that ends at k has at least the mean of every interval that
-    starts at k + 1. Means are measured from z_k: where z already descends, no rounding can pool anything.
+    A block ends after k if and only if every interval that ends at k has a greater mean than every interval that
+    starts at k + 1. Where all weights of two such intervals are equal, z descends as the magnitudes do: there they are
+    never pooled, though their means be equal.
     """
     n = z.shape[-1]
     rank = torch.arange(n, device=z.device)
     before = rank[None, :] <= rank[:-1, None]
     cuts = []
-    for rows in z.split(max(1, TABLE_ENTRIES // (n * n))):
-        # (rows, n−1, n): entry j as seen from k
+    chunk = max(1, TABLE_ENTRIES // (n * n))
+    for rows, w, there, s in zip(*(part.split(chunk) for part in (z, weights, kept, slack)), strict=True):
+        # (rows, n−1, n): entry j as seen from k; the means of the intervals from j to k, and from k + 1 to j
         seen = rows[:, None, :] - rows[:, :-1, None]
         ending = torch.where(before, seen, 0.0).flip(-1).cumsum(-1).flip(-1) / (rank[:-1, None] + 1 - rank).clamp_min(1)
         starting = torch.where(before, 0.0, seen).cumsum(-1) / (rank - rank[:-1, None]).clamp_min(1)
-        lowest = torch.where(before, ending, math.inf).amin(-1)
-        highest = torch.where(before, -math.inf, starting).amax(-1)
-        cuts.append(lowest >= highest)
-    return torch.cat(cuts) if cuts else z.new_zeros(0, n - 1, dtype=torch.bool)
+        ending = torch.where(before, ending, math.inf)
+        starting = torch.where(before | ~there[:, None, :], -math.inf, starting)
+        heavier, lighter = w[:, None, :] > w[:, 1:, None], w[:, None, :] < w[:, :-1, None]
+        above = torch.where(heavier, ending, math.inf).amin(-1) - s > starting.amax(-1)
+        below = ending.amin(-1) - s > torch.where(lighter, starting, -math.inf).amax(-1)
+        cuts.append(above & below)
+    return torch.cat(cuts)
 
 
-@returns("parts", "state")
+@returns("parts", "parts:int32")
 def prox_owl(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """y = argmin ½‖y − x‖² + Σ wᵢ |y|₍ᵢ₎ for w₁ ≥ w₂ ≥ … ≥ 0, (n,) or (B, n): y (B, n), and groups (B, n) int32.
 
@@ -113,23 +123,23 @@ def prox_owl(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """
     weights = weights.double().expand(x.shape)
     kept = x > -math.inf
-    # Removed entries sort last; as sorted differences they lie below everything, so they never pool with the kept.
+    # Removed entries sort last.
     magnitude, order = torch.where(kept, x.double().abs(), -1.0).sort(dim=-1, descending=True, stable=True)
     ranked = kept.gather(-1, order)
     z = magnitude - weights
     sound = ((x < math.inf) & ~(ranked & z.isnan())).all(-1, keepdim=True)
+    slack = SLACK * torch.where(sound, magnitude[:, :1], 0.0).clamp_min(0)
     z = torch.where(ranked & sound, z, 0.0)
-    floor = z.amin(-1, keepdim=True) - 1
-    blocks = _blocks(_pool(torch.where(ranked, z, floor)))
-    mean, _ = _block_means(z, blocks)
+    blocks = _blocks(_pool(z, weights, ranked, slack))
+    mean = _block_means(z, blocks)
     heaviest = torch.zeros_like(z).scatter_reduce(-1, blocks, weights, "amax", include_self=False).gather(-1, blocks)
-    clipped = (mean <= 0) & (heaviest > 0)
+    clipped = (mean <= slack) & (heaviest > 0)
     groups = torch.where(clipped, -1, blocks)
     y, groups = _restore(x, order, torch.where(clipped, 0.0, mean), groups, sound)
     return torch.where(x < 0, torch.where(kept, -y, y), y), groups
 
 
-@returns("parts", "state")
+@returns("parts", "parts:int32")
 def prox_oscar(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
     """y = argmin ½‖y − x‖² + λ Σ_{i<j} max(|yᵢ|, |yⱼ|): OWL with wᵢ = λ (m − i) for m kept entries; as `prox_owl`."""
     rank = torch.arange(1, x.shape[-1] + 1, device=x.device)
@@ -139,7 +149,7 @@ def prox_oscar(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
 
 
 @returns("parts")
-def group_mean(v: Tensor, groups: Tensor, signs: Tensor | None) -> Tensor:
+def group_mean(v: Tensor, groups: Tensor, signs: Tensor | None = None) -> Tensor:
     """sᵢ · mean of sⱼ vⱼ over the group of i, 0 outside every group: (B, n). Symmetric: pullback and pushforward in one.
 
     s is +1 for total variation (`signs` None), the sign of y for OWL (`signs` = y).
@@ -148,5 +158,5 @@ def group_mean(v: Tensor, groups: Tensor, signs: Tensor | None) -> Tensor:
     if signs is not None:
         s = torch.where(signs < 0, -1.0, torch.where(signs >= 0, 1.0, signs.double()))
     inside = groups >= 0
-    mean, _ = _block_means(s * v.double(), torch.where(inside, groups, v.shape[-1]).long())
+    mean = _block_means(s * v.double(), torch.where(inside, groups, v.shape[-1]).long())
     return torch.where(inside, s * mean, 0.0).to(v.dtype)

@@ -32,11 +32,11 @@ def _power(z, slope, slope_error, e):
     """(1 + (slope + slope_error) z)₊^(1/e), and its base. −inf maps to 0 for either sign of e; NaN stays."""
     dead = z == float("-inf")
     z = tl.where(dead, 0.0, z)
-    base = tl.fma(z, slope_error, tl.fma(z, slope, 1.0))
+    base = (1 + z * slope) + z * slope_error
     dead |= base <= 0
     base = tl.where(dead, 1.0, base)
     # Close to 1 a base loses the digits of a small slope: put back to first order what rounding took.
-    lost = tl.where(base < 0.5, 0.0, tl.fma(z, slope, 1.0 - base) + z * slope_error)
+    lost = tl.where(base < 0.5, 0.0, (z * slope - (base - 1)) + z * slope_error)
     log = tl.log(base) + lost / base
     return tl.where(dead, 0.0, tl.exp2(log * (LOG2_E / e))), base
 
@@ -75,9 +75,18 @@ def _mass(z, level, error, factor, e, KIND: tl.constexpr):
 @triton.jit
 def _decay(y):
     """(1 − exp(−y)) / y, also close to 0."""
-    small = tl.abs(y) < 1e-3
+    small = tl.abs(y) < 0.02
     safe = tl.where(small, 1.0, y)
-    return tl.where(small, 1 - y / 2 + y * y / 6, (1 - tl.exp(-safe)) / safe)
+    series = 1 - y / 2 * (1 - y / 3 * (1 - y / 4 * (1 - y / 5 * (1 - y / 6))))
+    return tl.where(small, series, (1 - tl.exp(-safe)) / safe)
+
+
+@triton.jit
+def _growth(y):
+    """log(1 + y) / y, also close to 0."""
+    small = tl.abs(y) < 1e-4
+    safe = tl.where(small, 1.0, y)
+    return tl.where(small, 1 - y * (0.5 - y / 3), tl.log(1 + safe) / safe)
 
 
 @triton.jit
@@ -87,7 +96,9 @@ def _newton(unknown, mass, slope, e, KIND: tl.constexpr):
     mass = tl.where(mass == 0, 1.0, mass)
     if KIND == "general":
         log_mass = tl.log(mass.to(tl.float64))
+        # Newton's step is (mass/slope) log_mass _decay(…) times −(α−1) p̂^(α−1), in p̂^(α−1): take it to the logarithm.
         step = (mass / slope).to(tl.float64) * log_mass * _decay(e * log_mass)
+        step *= _growth(-e * step)
         return unknown - step, step.to(mass.dtype)
     else:
         step = (mass - 1) / slope
@@ -467,7 +478,7 @@ def _run_solver(x: Tensor, alpha: float | Tensor, target: Tensor | None, out: Te
         return
     if n <= SHORT or _steep_possible(alpha):
         per_row, tile = isinstance(alpha, Tensor), _tile(n)
-        halvings = 200 if x.dtype == torch.float64 else 60
+        halvings = 100 if x.dtype == torch.float64 else 60
         _solve_rows[(triton.cdiv(B, tile["ROWS"]),)](
             x, alpha if per_row else x, target, out, state, B, n, **_solver(x, alpha), **loss, **tile,
             STEEP=_steep_possible(alpha), PER_ROW=per_row, HALVINGS=halvings,

@@ -1,0 +1,34 @@
+# make demo   the tour: prints and draws what the mappings do
+# make test   everything that must hold
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check docs bench clean
+
+# One stamp file per set-up, remade when what it installs changes.
+.venv/stamp-%: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "torch" numpy
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$*]"
+	touch $@
+
+demo: .venv/stamp-recipes
+	$(BIN)/python examples/tour.py
+
+test: .venv/stamp-dev .venv/stamp-recipes check
+
+check:
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+docs: .venv/stamp-docs
+	$(BIN)/mkdocs build --strict
+
+bench: .venv/stamp-bench
+	$(BIN)/python benchmarks/run.py
+
+clean:
+	rm -rf .venv site demo runs

@@ -1,0 +1,96 @@
+"""`diagnose`: looks at values, and explains."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from structmax import check
+from structmax.contract import AbstractStructure, Scores
+from structmax.inference.log_partition import log_partition
+from structmax.structures.simplex import Simplex
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What `diagnose` found. True if nothing is wrong; prints as a report."""
+
+    facts: dict[str, str]
+    problems: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return not self.problems
+
+    def __str__(self) -> str:
+        lines = [f"{name}: {fact}" for name, fact in self.facts.items()]
+        lines += [f"problem: {problem}" for problem in self.problems] or ["no problem found"]
+        return "\n".join(lines)
+
+
+def diagnose(scores: Scores, structure: AbstractStructure | None = None) -> Diagnosis:
+    """Looks at the values of scores and says what is wrong with them: NaN, +inf, instances without a feasible structure.
+
+    The questions themselves never look (that would make a GPU wait): they answer NaN with NaN, and an instance in which
+    nothing is feasible with −inf and zeros.
+
+    Args:
+        scores: the scores.
+        structure: the structure they are for; Simplex() by default.
+
+    Returns:
+        A Diagnosis: true if all is well, with `facts`, `problems`, and a readable `str`.
+
+    Example:
+        >>> import torch, structmax
+        >>> print(structmax.diagnose(torch.tensor([[0.0, 1.0], [-torch.inf, -torch.inf]])))
+        scores: shape (2, 2), torch.float32, cpu
+        range: 0 to 1, 2 forbidden parts (−inf)
+        problem: 1 of 2 instances should have a feasible structure but has none, the first at (1,): every structure has a part of score −inf. Try a looser mask.
+    """
+    structure = structure or Simplex()
+    facts: dict[str, str] = {}
+    problems: list[str] = []
+    tensors = structure.tensors(scores)
+    for position, tensor in enumerate(tensors):
+        name = structure.Parts._fields[position] if structure.Parts else "scores"  # type: ignore[attr-defined]
+        facts |= _look(name, tensor, problems)
+    structure.check(scores)
+    if not any("NaN" in problem for problem in problems):
+        problems += _infeasible(log_partition(scores, structure))
+    return Diagnosis(facts, problems)
+
+
+def _look(name: str, tensor: Tensor, problems: list[str]) -> dict[str, str]:
+    check.floating(name, tensor)
+    prefix = "" if name == "scores" else f"{name} "
+    finite = tensor[tensor.isfinite()]
+    extent = f"{finite.min():g} to {finite.max():g}" if finite.numel() else "no finite value"
+    forbidden = int(tensor.isneginf().sum())
+    try:
+        check.no_nan(name, tensor)
+    except ValueError as error:
+        problems.append(str(error))
+    infinite = tensor.isposinf()
+    if bool(infinite.any()):
+        at = tuple(infinite.nonzero()[0].tolist())
+        problems.append(
+            f"`{name}` should be finite or −inf, but holds {int(infinite.sum())} × +inf, the first at {at}. "
+            "Try −inf for the parts that are ruled out instead."
+        )
+    if tensor.dtype == torch.float16 and finite.numel() and float(finite.abs().max()) > 3e4:
+        problems.append(f"`{name}` should stay below 65504, the largest float16, but reaches {extent}. Try bfloat16.")
+    return {
+        name: f"shape {tuple(tensor.shape)}, {tensor.dtype}, {tensor.device}",
+        f"{prefix}range": extent + (f", {forbidden} forbidden parts (−inf)" if forbidden else ""),
+    }
+
+
+def _infeasible(value: Tensor) -> list[str]:
+    empty = value.isneginf()
+    if not bool(empty.any()):
+        return []
+    at = tuple(empty.nonzero()[0].tolist()) if empty.dim() else ()
+    return [
+        f"{int(empty.sum())} of {empty.numel()} instances should have a feasible structure but has none, the first at {at}: "
+        "every structure has a part of score −inf. Try a looser mask."
+    ]

@@ -1,0 +1,103 @@
+"""A torch.distributions view of (scores, structure), for people who think in distributions."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import constraints, register_kl
+
+from structmax import check
+from structmax.contract import AbstractStructure, Scores
+from structmax.inference.argmax import argmax
+from structmax.inference.entropy import entropy, kl_divergence, log_prob
+from structmax.inference.log_partition import marginals
+from structmax.inference.sample import sample
+
+
+class Distribution(torch.distributions.Distribution):
+    """p(y) ∝ exp⟨θ, y⟩ over the members y of a structure.
+
+    Args:
+        scores: θ, shaped as the structure says, with any leading batch dimensions.
+        structure: the set Y.
+        validate_args: look at values: scores without NaN, parts made of zeros and ones.
+
+    Example:
+        >>> import torch, structmax
+        >>> p = structmax.Distribution(torch.tensor([[0.0, 1.0], [2.0, 0.0]]), structmax.Simplex())
+        >>> p.batch_shape, p.event_shape
+        (torch.Size([2]), torch.Size([2]))
+        >>> p.mode
+        tensor([[0., 1.],
+                [1., 0.]])
+        >>> p.log_prob(p.sample((7,))).shape
+        torch.Size([7, 2])
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}
+    has_enumerate_support = True
+
+    def __init__(self, scores: Scores, structure: AbstractStructure, validate_args: bool | None = None) -> None:
+        structure.check(scores)
+        self.scores = structure.parts(structure.tensors(scores))
+        self.structure = structure
+        first, dims = structure.tensors(scores)[0], structure.event_dims[0]
+        super().__init__(structure.batch_shape(scores), first.shape[first.dim() - dims :], validate_args=validate_args)
+        if self._validate_args:
+            for tensor in structure.tensors(scores):
+                check.no_nan("scores", tensor)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        return constraints.independent(constraints.boolean, self.structure.event_dims[0])
+
+    @property
+    def mode(self) -> Any:
+        return argmax(self.scores, self.structure)
+
+    @property
+    def mean(self) -> Any:
+        return marginals(self.scores, self.structure)
+
+    @property
+    def variance(self) -> Any:
+        """Of each part, a 0/1 variable: μ(1 − μ)."""
+        return self.structure.parts(tuple(mu * (1 - mu) for mu in self.structure.tensors(self.mean)))
+
+    def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Any:  # type: ignore[override]
+        return sample(self.scores, self.structure, sample_shape, generator=generator)
+
+    def log_prob(self, value: Scores) -> Tensor:
+        if self._validate_args:
+            for given, scores in zip(self.structure.tensors(value), self.structure.tensors(self.scores), strict=True):
+                check.zeros_and_ones("value", given, scores)
+        return log_prob(self.scores, self.structure, value)
+
+    def entropy(self) -> Tensor:
+        return entropy(self.scores, self.structure)
+
+    def enumerate_support(self, expand: bool = True) -> Any:
+        """All members, in front of the batch: (M, batch, …), or (M, 1 …, …) if not `expand`."""
+        batch = self.batch_shape
+        tensors, dims = self.structure.tensors(self.scores), self.structure.event_dims
+        one = self.structure.parts(tuple(t[(0,) * len(batch)] for t in tensors))
+        members = self.structure.tensors(self.structure.enumerate(one))
+        shaped = [m.reshape(m.shape[0], *(1,) * len(batch), *m.shape[1:]) for m in members]
+        if expand:
+            shaped = [m.expand(m.shape[0], *batch, *m.shape[m.dim() - d :]) for m, d in zip(shaped, dims, strict=True)]
+        return self.structure.parts(tuple(shaped))
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> "Distribution":
+        tensors = zip(self.structure.tensors(self.scores), self.structure.event_dims, strict=True)
+        wide = tuple(t.expand(*batch_shape, *t.shape[t.dim() - d :]) for t, d in tensors)
+        return Distribution(self.structure.parts(wide), self.structure, validate_args=False)
+
+
+@register_kl(Distribution, Distribution)
+def _kl(p: Distribution, q: Distribution) -> Tensor:
+    if p.structure != q.structure:
+        raise ValueError(
+            f"Both distributions should be over one structure, but are over {p.structure} and {q.structure}."
+        )
+    return kl_divergence(p.scores, q.scores, p.structure)

@@ -1,0 +1,46 @@
+"""Modules: parameters → scores → a question. Each bears the stem of its function."""
+
+from structmax.nn.losses import Entmax15Loss, EntmaxLoss, NormmaxLoss, SparsemaxLoss
+from structmax.nn.mappings import (
+    Budget,
+    Csoftmax,
+    Csparsemax,
+    Entmax,
+    Entmax15,
+    Fusedmax,
+    GumbelEntmax,
+    GumbelSoftmax,
+    GumbelSparsemax,
+    Normmax,
+    Oscarmax,
+    ProxOwl,
+    ProxTv,
+    SmoothedMax,
+    Softmax,
+    Sparsemax,
+    TopkSparsemax,
+)
+
+__all__ = [
+    "Budget",
+    "Csoftmax",
+    "Csparsemax",
+    "Entmax",
+    "Entmax15",
+    "Entmax15Loss",
+    "EntmaxLoss",
+    "Fusedmax",
+    "GumbelEntmax",
+    "GumbelSoftmax",
+    "GumbelSparsemax",
+    "Normmax",
+    "NormmaxLoss",
+    "Oscarmax",
+    "ProxOwl",
+    "ProxTv",
+    "SmoothedMax",
+    "Softmax",
+    "Sparsemax",
+    "SparsemaxLoss",
+    "TopkSparsemax",
+]
