@@ -53,9 +53,9 @@ def ask(
     rows = shape.numel()
 
     def flat(tensor: Tensor) -> Tensor:
-        return tensor.reshape(rows, *tensor.shape[batch:])
+        return tensor.reshape((rows, *tensor.shape[batch:]))
 
     named = {key: flat(value) for key, value in fields.items() if isinstance(value, Tensor)}
     numbers = {key: value for key, value in fields.items() if not isinstance(value, Tensor)}
     out = backends.call(room, name, [flat(t) for t in tensors], named, numbers, parts, backend)
-    return [t.reshape(*shape, *t.shape[1:]) for t in out]
+    return [t.reshape((*shape, *t.shape[1:])) for t in out]

@@ -1,0 +1,1 @@
+"""Pictures. Each function takes arrays or nothing, returns a matplotlib Figure, and touches no global state."""

@@ -1,0 +1,74 @@
+"""Every structure of the table is held to every law, on each backend that answers."""
+
+import dataclasses
+
+import pytest
+import torch
+from cases import CASES
+
+import structmax
+from structmax.testing import applicable, check_structure
+
+PAIRS = [
+    pytest.param(case, law, backend, id=f"{name}-{law.__name__}-{backend}")
+    for name, case in CASES.items()
+    for law, backend in applicable(case)
+]
+
+
+@pytest.mark.parametrize(("case", "law", "backend"), PAIRS)
+def test_law(case, law, backend):
+    law(case, backend)
+
+
+@dataclasses.dataclass(frozen=True)
+class Coin(structmax.AbstractStructure):
+    """Heads or tails, with all functions in the class: what a user writes in one file."""
+
+    event_dims = (1,)
+
+    def check(self, scores):
+        assert scores.shape[-1] == 2
+
+    def enumerate(self, scores):
+        return torch.eye(2, dtype=scores.dtype)
+
+    def decode(self, parts):
+        return parts.argmax(-1)
+
+    def encode(self, index):
+        return torch.nn.functional.one_hot(index, 2).float()
+
+    @staticmethod
+    def log_partition(x):
+        return torch.logaddexp(x[:, 0], x[:, 1])
+
+    @staticmethod
+    def argmax(x):
+        return torch.nn.functional.one_hot(x.argmax(-1), 2).to(x.dtype) * (x.amax(-1, keepdim=True) > -torch.inf)
+
+
+class SkewedCoin(Coin):
+    @staticmethod
+    def log_partition(x):
+        return torch.logaddexp(x[:, 0], x[:, 1]) + 0.1
+
+
+def draw(generator, dtype):
+    return torch.randn(4, 2, generator=generator, dtype=dtype)
+
+
+def test_a_structure_in_one_file_gets_marginals_from_its_log_partition():
+    scores = torch.randn(4, 2)
+    got = structmax.marginals(scores, Coin())
+    torch.testing.assert_close(got, scores.softmax(-1))
+
+
+def test_the_laws_catch_a_wrong_structure():
+    with pytest.raises(AssertionError, match=r"SkewedCoin breaks law_log_partition on reference: log_partition, random"):
+        check_structure(SkewedCoin(), draw)
+
+
+def test_refusal_names_the_question_and_every_reason():
+    with pytest.raises(structmax.Refusal, match="Coin cannot answer `sample`.*numba.*reference"):
+        structmax.sample(torch.zeros(2), Coin())
