@@ -8,8 +8,8 @@ room: `kernel_triton.py` for CUDA, `kernel_numba.py` for the CPU, `reference.py`
 import functools
 import importlib
 import importlib.util
+import itertools
 import logging
-import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -223,7 +223,7 @@ def _fake(
     sizes |= dict(zip(number_names, numbers, strict=True))
     rows = tensors[0].shape[0]
     wide = torch.promote_types(tensors[0].dtype, torch.float32)
-    part = iter(tensors[:parts])
+    part = itertools.cycle(tensors[:parts])
     outputs = []
     for spoken in _kinds(room, name, parts):
         match = KIND.fullmatch(spoken)

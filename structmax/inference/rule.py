@@ -1,5 +1,7 @@
 """What the autograd rules of all questions share: batching, tracing, and the way down to a room."""
 
+import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,13 +15,15 @@ from structmax import backends
 def rule(function: type[Function]) -> Callable[..., Any]:
     """Turns an autograd.Function into the differentiable call it describes.
 
-    The Function is over batch-first tensors: all its tensor arguments carry the same leading batch dimensions. It writes
-    forward, setup_context, backward and jvp; vmap is one more batch dimension and is written here.
+    The Function is over batch-first tensors: all its tensor arguments carry the same leading batch dimensions. It
+    writes forward, setup_context, backward and jvp; vmap is one more batch dimension and is written here.
     """
     # torch.compile refuses a Function that has a jvp, whether or not it is asked for: give it a twin without. Where no
     # gradient is recorded (inside a backward, too) it miscounts the arguments of a variadic forward: call that plainly.
     traced: Any = type(function.__name__, (Function,), {k: v for k, v in vars(function).items() if k != "jvp"})
     forward = function.forward
+    # Function.apply binds its arguments by signature: found once, not in each call.
+    forward.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
 
     def call(*args: Any) -> Any:
         if not torch.compiler.is_compiling():
@@ -50,7 +54,8 @@ def ask(
     are scores.
     """
     shape = tensors[0].shape[:batch]
-    rows = shape.numel()
+    # not shape.numel(), which would fix a symbolic batch
+    rows = math.prod(shape)
 
     def flat(tensor: Tensor) -> Tensor:
         return tensor.reshape((rows, *tensor.shape[batch:]))

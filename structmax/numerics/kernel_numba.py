@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections import deque
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Thread
@@ -18,12 +19,10 @@ GRAIN = 1 << 15
 SLICES_PER_THREAD = 4
 
 
-def _digest_of_this_folder() -> str:
-    files = sorted(Path(__file__).parent.glob("kernel_numba*.py"))
+@cache
+def _digest(folder: Path) -> str:
+    files = sorted(folder.glob("kernel_numba*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-
-
-_SHARED_STAMP = _digest_of_this_folder()
 
 
 def compiled(*freedoms: str) -> Callable[[Callable], Any]:
@@ -32,8 +31,8 @@ def compiled(*freedoms: str) -> Callable[[Callable], Any]:
     `freedoms` are the LLVM fast-math flags the function may take: "contract" (fused multiply-add), "reassoc" (sums in
     any order, hence vectorised), "nnan" and "nsz" (together they let a maximum vectorise).
 
-    A compiled function may call compiled functions of its own file and of this folder, and no others: Numba renews a
-    cached function only when its own source file changes, so the digest of this folder is added to what it compares.
+    A compiled function may call compiled functions of its own folder and of this one, and no others: Numba renews a
+    cached function only when its own file changes, so a digest of both folders is added to what it compares.
     """
     options = {"nogil": True, "error_model": "numpy", "fastmath": set(freedoms)}
 
@@ -44,7 +43,8 @@ def compiled(*freedoms: str) -> Callable[[Callable], Any]:
             # Neither the package's folder nor the user's cache folder can be written: compile anew in each process.
             return numba.njit(function, **options)
         index = kernel._cache._cache_file
-        index._source_stamp = (index._source_stamp, _SHARED_STAMP)
+        folders = Path(function.__code__.co_filename).parent, Path(__file__).parent
+        index._source_stamp = (index._source_stamp, *map(_digest, folders))
         return kernel
 
     return compile_lazily

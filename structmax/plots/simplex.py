@@ -78,7 +78,7 @@ def mappings_1d(rivals: Sequence[Sequence[float]] = ((0.0,), (0.5, 0.0)), reach:
     return figure
 
 
-def triangle(reach: float = 1.45, lines: int = 13) -> Figure:
+def triangle(reach: float = 1.45, lines: int = 25) -> Figure:
     """The three-class simplex: which scores have which support, and where a grid of scores lands.
 
     Args:
@@ -129,7 +129,7 @@ def _score_plane(axes: Axes, mapping: Mapping, reach: float) -> None:
     axes.imshow(
         (p > 0).sum(-1), origin="lower", extent=extent, cmap=ListedColormap(SUPPORTS), vmin=0.5, vmax=3.5, alpha=0.75
     )
-    levels = [0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.99]
+    levels = [0.4, 0.6, 0.7, 0.8, 0.9, 0.99]
     axes.contour(ticks, ticks, p.amax(-1), levels=levels, colors=INK, linewidths=0.6, alpha=0.75)
     _outline(axes, INK, 1.6)
 
@@ -140,7 +140,7 @@ def _landing(axes: Axes, mapping: Mapping, reach: float, lines: int) -> None:
         for flip, colour in ((False, "#0072B2"), (True, "#D55E00")):
             line = torch.stack([steps, level.expand_as(steps)], -1)
             landed = mapping(_scores_at(line.flip(-1) if flip else line)) @ CORNERS
-            axes.plot(*landed.T, color=colour, linewidth=0.9, alpha=0.8)
+            axes.plot(*landed.T, color=colour, linewidth=0.8, alpha=0.8)
     _outline(axes, QUIET, 1.0)
     for corner, label in zip(CORNERS, ("1", "2", "3"), strict=True):
         x, y = (corner * 1.16).tolist()
@@ -158,11 +158,11 @@ def _support_legend(figure: Figure) -> None:
 
     shown = [Patch(facecolor=colour, edgecolor=QUIET, alpha=0.75) for colour in SUPPORTS]
     shown += [Line2D([], [], color=INK, linewidth=0.6), Line2D([], [], color=INK, linewidth=1.6)]
-    spoken = ["support of 1", "support of 2", "support of 3", "largest probability: .4 … .9, .99", "the simplex itself"]
+    spoken = ["support of 1", "support of 2", "support of 3", "level sets of the largest probability", "the simplex itself"]
     figure.legend(shown, spoken, loc="outside lower center", ncols=len(shown), frameon=False, fontsize=9)
 
 
-def bars(scores: Sequence[float] = (0.9, 1.1, 1.0, 0.2, -0.3, 0.65, 0.75, -1.0, 1.05, 0.1), cap: float = 0.2) -> Figure:
+def bars(scores: Sequence[float] = (0.9, 1.1, 1.0, 0.2, -0.3, 0.65, 0.75, -1.0, 1.05, 0.1), cap: float = 0.15) -> Figure:
     """One score vector through every mapping. Small rings are exact zeros; one colour is one value.
 
     Args:
@@ -183,10 +183,10 @@ def bars(scores: Sequence[float] = (0.9, 1.1, 1.0, 0.2, -0.3, 0.65, 0.75, -1.0, 
         *((name, mapping(x), None) for name, (mapping, _, _) in STYLES.items()),
         ("topk_sparsemax, k = 2", structmax.topk_sparsemax(x, 2), None),
         ("fusedmax, lam = 0.1", structmax.fusedmax(x, 0.1), None),
-        ("oscarmax, lam = 0.03", structmax.oscarmax(x, 0.03), None),
+        ("oscarmax, lam = 0.08", structmax.oscarmax(x, 0.08), None),
         (f"csoftmax, upper = {cap:g}", structmax.csoftmax(x, upper=cap), cap),
         (f"csparsemax, upper = {cap:g}", structmax.csparsemax(x, upper=cap), cap),
-        ("budget 2", structmax.budget(x, 2.0), 1.0),
+        ("budget 5", structmax.budget(x, 5.0), 1.0),
     ]
     figure, panels = _figure(3, 4, 12.4, 6.6, "The same scores through every mapping")
     for axes, (name, values, bound) in zip(panels, shown, strict=True):
@@ -208,7 +208,8 @@ def _bars(axes: Axes, name: str, values: Tensor, bound: float | None) -> None:
         colours = [CLUSTERS[r % len(CLUSTERS)] if s else "#5B7083" for r, s in zip(rank.tolist(), shared, strict=True)]
         axes.bar(places, values, color=colours, width=0.72)
         axes.plot(places[zero], values[zero], "o", markersize=4, markerfacecolor="white", markeredgecolor=QUIET)
-        axes.set_ylim(-0.02 * float(values.max()), 1.12 * float(values.max()))
+        top = max(float(values.max()), bound or 0.0)
+        axes.set_ylim(-0.02 * top, 1.12 * top)
         _plain(axes, f"{name}   ({int((~zero).sum())} of {len(values)})")
     if bound is not None:
         axes.axhline(bound, color="#D55E00", linewidth=1.0, linestyle=(0, (4, 2)))

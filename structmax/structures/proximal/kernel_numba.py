@@ -3,6 +3,8 @@
 Rows are independent and run on several threads. All arithmetic on scores is float64, whatever their dtype.
 """
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -95,16 +97,18 @@ def _tv_bounds(x, origin, lam, lower, upper, knot, tilt, lift):
 def _tv_row(x, origin, lam, slack, scratch, y, groups):
     lower, upper, knot, tilt, lift = scratch
     value = _tv_bounds(x, origin, lam, lower, upper, knot, tilt, lift)
-    run = 0
+    # The value shown of a run is its first: rounding shall not tell its entries apart.
+    run, shown = 0, value
     for i in range(len(x)):
         if x[i] == -np.inf:
             y[i], groups[i] = -np.inf, -1
             continue
         clipped = min(max(value, lower[i]), upper[i])
         apart = abs(clipped - value) > slack
+        shown = clipped if apart else shown
         run += apart
-        value = clipped if apart else value
-        y[i], groups[i] = value + origin, run
+        value = clipped
+        y[i], groups[i] = shown + origin, run
 
 
 @compiled()
@@ -127,7 +131,7 @@ def _tv_rows(start, stop, x, lam, y, groups):
                 run += inside
 
 
-@returns("parts", "state")
+@returns("parts", "parts:int32")
 def prox_tv(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
     """y = argmin ½‖y − x‖² + λ Σ|yᵢ₊₁ − yᵢ|: (B, n), and the number of the fused run of each entry: (B, n) int32."""
     y, groups = torch.empty_like(x), torch.empty_like(x, dtype=torch.int32)
@@ -192,28 +196,46 @@ def _owl_scratch(patterns):
 
 
 @compiled()
+def _all_clipped(weights, peak, total):
+    """Surely nothing rises above the weights: the k greatest magnitudes sum to at most k·peak, and to at most total."""
+    weight = 0.0
+    for k in range(len(weights)):
+        weight += weights[k]
+        if not weight >= min((k + 1) * peak, total):
+            return False
+    return weight > 0
+
+
+@compiled()
 def _owl_row(x, patterns, weights, scratch, y, groups):
     """Sort the magnitudes, pool what ascends after subtracting the weights, clip at zero."""
     keys, index, order, spare, places, total, size = scratch
-    y[:], groups[:] = -np.inf, -1
     magnitude_bits = np.iinfo(patterns.dtype).max
-    m = 0
+    m, peak, sum_of_all = 0, 0.0, 0.0
     for i in range(len(x)):
+        y[i], groups[i] = -np.inf, -1
         if x[i] > -np.inf:
             # Without its sign, the bit pattern of a float is ordered as the float is.
             keys[m], index[m] = patterns[i] & magnitude_bits, i
             m += 1
+            t = abs(np.float64(x[i]))
+            peak = max(peak, t)
+            sum_of_all += t
+    if _all_clipped(weights[:m], peak, sum_of_all):
+        for i in range(m):
+            y[index[i]] = 0.0
+        return
     if m <= COUNTING_ENTRIES:
         _sort_by_counting(keys[:m], order[:m])
     else:
         _sort_by_digits(keys[:m], order[:m], spare[:m], places)
     # Blocks on a stack: a new one swallows those before it while its mean is not less, unless all weights are equal.
-    slack = SLACK * abs(np.float64(x[index[order[0]]])) if m > 0 else 0.0
+    slack = SLACK * peak
     blocks = 0
     for k in range(m):
         order[k] = index[order[k]]
         t, s = abs(np.float64(x[order[k]])) - weights[k], 1.0
-        if t != t:
+        if np.isnan(t):
             y[:], groups[:] = np.nan, 0
             return
         while blocks > 0 and total[blocks - 1] * s <= (t + slack * s) * size[blocks - 1]:
@@ -228,12 +250,12 @@ def _owl_row(x, patterns, weights, scratch, y, groups):
     for block in range(blocks):
         mean = total[block] / size[block]
         clipped = mean <= slack and weights[k] > 0
+        shown, group = (0.0, -1) if clipped else (mean, block)
         stop = k + int(size[block])
         while k < stop:
             i = order[k]
+            y[i], groups[i] = math.copysign(shown, x[i]), group
             k += 1
-            y[i] = 0.0 if clipped else -mean if x[i] < 0 else mean
-            groups[i] = -1 if clipped else block
 
 
 @compiled()
@@ -265,7 +287,7 @@ def _patterns(x: Tensor) -> np.ndarray:
     return x.numpy().view(np.int32 if x.dtype == torch.float32 else np.int64)
 
 
-@returns("parts", "state")
+@returns("parts", "parts:int32")
 def prox_owl(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """y = argmin ½‖y − x‖² + Σ wᵢ |y|₍ᵢ₎ for w₁ ≥ w₂ ≥ … ≥ 0, (n,) or (B, n): y (B, n), and groups (B, n) int32."""
     y, groups = torch.empty_like(x), torch.empty_like(x, dtype=torch.int32)
@@ -275,7 +297,7 @@ def prox_owl(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     return y, groups
 
 
-@returns("parts", "state")
+@returns("parts", "parts:int32")
 def prox_oscar(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
     """y = argmin ½‖y − x‖² + λ Σ_{i<j} max(|yᵢ|, |yⱼ|): OWL with wᵢ = λ (m − i) for m kept entries; as `prox_owl`."""
     y, groups = torch.empty_like(x), torch.empty_like(x, dtype=torch.int32)
@@ -286,35 +308,30 @@ def prox_oscar(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
 
 
 @compiled()
-def _sign(signs, row, i):
-    """+1, −1, or NaN that is handed on."""
-    if signs is None:
-        return 1.0
-    s = signs[row, i]
-    return -1.0 if s < 0 else 1.0 if s >= 0 else np.nan
-
-
-@compiled()
 def _mean_rows(start, stop, v, groups, signs, out):
     n = v.shape[1]
-    mean, size = np.empty(n), np.empty(n)
+    # Group −1 counts itself into the last slot, which is emptied.
+    mean, size = np.empty(n + 1), np.empty(n + 1)
     for row in range(start, stop):
+        if signs is not None and np.isnan(signs[row, 0]):
+            out[row] = np.nan
+            continue
         mean[:], size[:] = 0.0, 0.0
         for i in range(n):
             group = groups[row, i]
-            if group >= 0:
-                mean[group] += _sign(signs, row, i) * v[row, i]
-                size[group] += 1.0
+            mean[group] += v[row, i] if signs is None else math.copysign(1.0, signs[row, i]) * v[row, i]
+            size[group] += 1.0
         for group in range(n):
             mean[group] /= size[group]
+        mean[n] = 0.0
         for i in range(n):
-            group = groups[row, i]
-            out[row, i] = _sign(signs, row, i) * mean[group] if group >= 0 else 0.0
+            t = mean[groups[row, i]]
+            out[row, i] = t if signs is None else math.copysign(1.0, signs[row, i]) * t
 
 
 @returns("parts")
 def group_mean(v: Tensor, groups: Tensor, signs: Tensor | None = None) -> Tensor:
-    """sᵢ · mean of sⱼ vⱼ over the group of i, 0 outside every group: (B, n). Symmetric: pullback and pushforward in one.
+    """sᵢ · mean of sⱼ vⱼ over the group of i, 0 outside every group: (B, n). Symmetric: pullback and pushforward.
 
     s is +1 for total variation (`signs` None), the sign of y for OWL (`signs` = y).
     """

@@ -74,13 +74,13 @@ def prox_tv(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
         at_cut = torch.where(cut, rise, 0.0)
         pull = torch.nn.functional.pad(at_cut, (0, 1)) - torch.nn.functional.pad(at_cut, (1, 0))
         pull = zero.scatter_add(-1, runs, pull).gather(-1, runs)
-        # Each gap is linear in λ; times both sizes, whole numbers stay whole and gaps that close together tie exactly.
+        # Each gap is linear in λ; times both sizes, whole numbers stay whole.
         left, right = slice(None, -1), slice(1, None)
         gap = at_cut * (total[:, right] * size[:, left] - total[:, left] * size[:, right])
         speed = at_cut * (pull[:, left] * size[:, right] - pull[:, right] * size[:, left])
         closes = torch.where(speed > 0, gap / torch.where(speed > 0, speed, 1.0), math.inf)
         earliest = torch.nn.functional.pad(closes, (0, 1), value=math.inf).amin(-1, keepdim=True)
-        closing = (speed > 0) & (closes <= earliest + slack) & (closes <= lam + slack)
+        closing = (lam > 0) & (speed > 0) & (closes <= earliest + slack) & (closes <= lam + slack)
         if not closing.any():
             break
         cut = cut & ~closing
@@ -150,7 +150,7 @@ def prox_oscar(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
 
 @returns("parts")
 def group_mean(v: Tensor, groups: Tensor, signs: Tensor | None = None) -> Tensor:
-    """sᵢ · mean of sⱼ vⱼ over the group of i, 0 outside every group: (B, n). Symmetric: pullback and pushforward in one.
+    """sᵢ · mean of sⱼ vⱼ over the group of i, 0 outside every group: (B, n). Symmetric: pullback and pushforward.
 
     s is +1 for total variation (`signs` None), the sign of y for OWL (`signs` = y).
     """

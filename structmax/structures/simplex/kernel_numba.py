@@ -1,9 +1,4 @@
-"""The simplex on the CPU. Derivations: README.md in this folder.
-
-With e = α − 1, b = 1/e and z = x − max x, the probabilities are p = [1 + e (z − τ)]₊^b. Only scores within 1/e of the
-maximum can have any, so a row is read once in blocks; blocks that cannot reach the support are never looked at again,
-and Newton's method for τ runs on the entries of the others.
-"""
+"""The simplex on the CPU. Derivations: README.md in this folder."""
 
 import math
 
@@ -14,257 +9,16 @@ from torch import Tensor
 from structmax.contract import returns
 from structmax.numerics.kernel_numba import compiled, over_rows
 from structmax.numerics.kernel_numba_math import exp, log, log1p
-
-# One cache line, and one vector register, of float32.
-BLOCK = 16
-# Sums are kept in the dtype of the scores over this many entries, and in float64 beyond.
-CHUNK = 1024
-# With fewer blocks than this, finding a start for Newton's method costs more than it saves.
-WARM_BLOCKS = 8
-WARM_STEPS = 3
-# Far more than Newton's method takes.
-STEPS = 100
-
-
-# --- one row: maxima, candidates, sums -----------------------------------------------------------------------------
-
-
-@compiled()
-def _is_nan(value):
-    return value != value
-
-
-@compiled("nnan", "nsz")
-def _peaks(row, peaks):
-    """The maximum of every block, written to `peaks`, and that of the row: NaN if any score is NaN or +inf."""
-    invalid = False
-    full = row.size // BLOCK
-    for i in range(full):
-        peak = row[i * BLOCK]
-        for j in range(BLOCK):
-            value = row[i * BLOCK + j]
-            peak = value if value > peak else peak
-            invalid |= _is_nan(value)
-        peaks[i] = peak
-    if full < peaks.size:
-        peak = row[full * BLOCK]
-        for j in range(full * BLOCK, row.size):
-            value = row[j]
-            peak = value if value > peak else peak
-            invalid |= _is_nan(value)
-        peaks[full] = peak
-    peak = row.dtype.type(-np.inf)
-    for i in range(peaks.size):
-        peak = peaks[i] if peaks[i] > peak else peak
-    return row.dtype.type(np.nan) if invalid or peak == np.inf else peak
-
-
-@compiled()
-def _shift(scores, peak, scale, out):
-    for i in range(scores.size):
-        out[i] = (scores[i] - peak) * scale
-
-
-@compiled()
-def _gather(row, peak, scale, crest, cut, z):
-    """(x − peak) · scale for the blocks whose crest is above `cut`, written to `z` without gaps; returns their number.
-
-    Every block is copied and the next one overwrites it if it was not wanted: no branch to predict.
-    """
-    count = 0
-    full = row.size // BLOCK
-    for i in range(full):
-        for j in range(BLOCK):
-            z[count, j] = (row[i * BLOCK + j] - peak) * scale
-        count += crest[i] > cut
-    if full < crest.size and crest[full] > cut:
-        for j in range(BLOCK):
-            z[count, j] = -np.inf
-        for j in range(full * BLOCK, row.size):
-            z[count, j - full * BLOCK] = (row[j] - peak) * scale
-        count += 1
-    return count * BLOCK
-
-
-@compiled()
-def _add_exactly(z, high, low):
-    # high + low is a number of twice the precision; the first sum is exact where z and high cancel.
-    return (z + high) + low
-
-
-@compiled("contract", "reassoc")
-def _sums(z, top, quadratic):
-    """Σ u^b and Σ u^(b−1) for u = [z + top]₊ and b = 2 or 1."""
-    mass, slope = 0.0, 0.0
-    high = z.dtype.type(top)
-    low = z.dtype.type(top - high)
-    zero, one = z.dtype.type(0), z.dtype.type(1)
-    for start in range(0, z.size, CHUNK):
-        part = z[start : start + CHUNK]
-        s, d = zero, zero
-        if quadratic:
-            for i in range(part.size):
-                u = _add_exactly(part[i], high, low)
-                u = u if u > zero else zero
-                s += u * u
-                d += u
-        else:
-            for i in range(part.size):
-                u = _add_exactly(part[i], high, low)
-                s += u if u > zero else zero
-                d += one if u > zero else zero
-        mass += s
-        slope += d
-    return mass, slope
-
-
-@compiled("contract", "reassoc")
-def _power_sums(z, k, b):
-    """Σ u^b and Σ u^(b−1) for u = [1 + k z]₊."""
-    mass, slope = 0.0, 0.0
-    k, b = z.dtype.type(k), z.dtype.type(b)
-    zero, one = z.dtype.type(0), z.dtype.type(1)
-    for start in range(0, z.size, CHUNK):
-        part = z[start : start + CHUNK]
-        s, d = zero, zero
-        for i in range(part.size):
-            w = k * part[i]
-            power = exp(b * log1p(w))
-            s += power if w > -one else zero
-            d += power / (one + w) if w > -one else zero
-        mass += s
-        slope += d
-    return mass, slope
-
-
-@compiled("contract", "reassoc")
-def _exp_sum(z):
-    mass = 0.0
-    for start in range(0, z.size, CHUNK):
-        part = z[start : start + CHUNK]
-        s = z.dtype.type(0)
-        for i in range(part.size):
-            s += exp(part[i])
-        mass += s
-    return mass
-
-
-# --- one row: the threshold ----------------------------------------------------------------------------------------
-#
-# The equation Σ u^b = 1 is solved as ‖u‖_b = 1: a norm is convex, so Newton's method from τ = 0 never oversteps, and
-# where u is constant on its support, or α near 1, one step is enough. Leaving entries out lowers τ: the block maxima
-# alone give a start that is still from below.
-
-
-@compiled()
-def _newton(z, top, quadratic, steps, tolerance):
-    """Lower `top` = 1 − e τ to the solution of Σ [z + top]₊^b = 1."""
-    for _ in range(steps):
-        mass, slope = _sums(z, top, quadratic)
-        top -= (mass - (math.sqrt(mass) if quadratic else 1.0)) / slope
-        if mass - 1 <= tolerance:
-            break
-    return top
-
-
-@compiled()
-def _newton_power(z, tau, e, steps, tolerance):
-    """Raise τ to the solution; the second result is Σ u^b / u_max^b for that τ, so that p is normalised exactly."""
-    total = 1.0
-    for _ in range(steps):
-        top = 1 - e * tau
-        total, slope = _power_sums(z, e / top, 1 / e)
-        log_mass = math.log(total) + math.log1p(-e * tau) / e
-        if log_mass <= tolerance:
-            break
-        tau -= top * (total / slope) * math.expm1(-e * log_mass) / e
-    return tau, total
-
-
-@compiled()
-def _threshold(row, peak, e, peaks, crest, z, tolerance):
-    """τ, the number of candidates left in `z`, and the normaliser Σ u^b / u_max^b, for α ≤ 2."""
-    dtype = row.dtype.type
-    if e == 0:
-        _shift(row, peak, dtype(1), z.reshape(-1)[: row.size])
-        total = _exp_sum(z.reshape(-1)[: row.size])
-        return math.log(total), row.size, total
-    warm = WARM_STEPS if peaks.size >= WARM_BLOCKS else 0
-    # Rounding must not cut off an entry on the edge.
-    margin = 1 + 8 * tolerance
-    if e == 1 or e == 0.5:
-        scale = dtype(e)
-        _shift(peaks, peak, scale, crest)
-        top = _newton(crest, 1.0, e < 1, warm, tolerance)
-        count = _gather(row, peak, scale, crest, dtype(-top * margin), z)
-        top = _newton(z.reshape(-1)[:count], top, e < 1, STEPS, tolerance)
-        return (1 - top) / e, count, 1.0
-    scale = dtype(1)
-    _shift(peaks, peak, scale, crest)
-    tau, total = _newton_power(crest, 0.0, e, warm, tolerance)
-    cut = dtype((tau - 1 / e) * margin) if e > 0 else dtype(-np.inf)
-    count = _gather(row, peak, scale, crest, cut, z)
-    tau, total = _newton_power(z.reshape(-1)[:count], tau, e, STEPS, tolerance)
-    return tau, count, total
-
-
-@compiled()
-def _anchor(row, peak, e, y):
-    """For α > 2: the smallest supported score a and its probability.
-
-    p has infinite slope where it vanishes, so no threshold is fine enough; measured from a, p = [p_a^e + e (x − a)]₊^b
-    loses nothing. Σ p is a sum of ‖·‖_e norms of (p_a, (e (x − a))^b): convex in p_a, and Newton's method from above
-    never oversteps.
-    """
-    b = 1 / e
-    count = 0
-    for i in range(row.size):
-        if row[i] > peak - b:
-            y[count] = row[i]
-            count += 1
-    # Search for the lowest score which, put at probability 0, leaves mass for itself.
-    outside, anchor, mass = -np.inf, float(peak), 0.0
-    while True:
-        between = 0
-        for i in range(count):
-            between += outside < y[i] < anchor
-        if between == 0:
-            break
-        skip = between // 2
-        pivot = anchor
-        for i in range(count):
-            if outside < y[i] < anchor:
-                if skip == 0:
-                    pivot = y[i]
-                    break
-                skip -= 1
-        total = 0.0
-        for i in range(count):
-            if y[i] > pivot:
-                total += (e * (y[i] - pivot)) ** b
-        if total < 1:
-            anchor, mass = pivot, total
-        else:
-            outside = pivot
-    ties = 0
-    for i in range(count):
-        ties += y[i] == anchor
-    p_anchor = (1 - mass) / ties
-    for _ in range(STEPS):
-        root = p_anchor**e
-        excess, slope = ties * p_anchor - 1, float(ties)
-        for i in range(count):
-            if y[i] > anchor:
-                u = root + e * (y[i] - anchor)
-                p = u**b
-                excess += p
-                slope += p / p_anchor * (root / u)
-        step = excess / slope
-        if not step > 1e-16 * p_anchor:
-            break
-        p_anchor -= step
-    return anchor, p_anchor
-
+from structmax.numerics.kernel_numba_vector import BLOCK, block_copy, block_some
+from structmax.structures.simplex.kernel_numba_threshold import (
+    CHUNK,
+    add_exactly,
+    anchored,
+    find_peaks,
+    is_nan,
+    scratch,
+    threshold,
+)
 
 # --- one row: probabilities from the threshold, times a weight -----------------------------------------------------
 
@@ -278,11 +32,11 @@ def _fill_polynomial(row, peak, e, tau, weight, out):
     zero, scale = dtype(0), dtype(e)
     if e == 1:
         for i in range(row.size):
-            u = _add_exactly(row[i] - peak, high, low)
+            u = add_exactly(row[i] - peak, high, low)
             out[i] = (u if u > zero else zero) * weight
     else:
         for i in range(row.size):
-            u = _add_exactly((row[i] - peak) * scale, high, low)
+            u = add_exactly((row[i] - peak) * scale, high, low)
             u = u if u > zero else zero
             out[i] = u * u * weight
 
@@ -369,36 +123,32 @@ def _mean_score_anchored(row, anchor, p_anchor, e):
 
 @compiled()
 def _entmax_rows(start, stop, x, alpha, tolerance, p):
-    n = x.shape[1]
     dtype = x.dtype.type
-    blocks = (n + BLOCK - 1) // BLOCK
-    peaks, crest = np.empty(blocks, x.dtype), np.empty(blocks, x.dtype)
-    z, y = np.empty((blocks + 1, BLOCK), x.dtype), np.empty(n)
+    peaks, crest, z = scratch(x)
+    y = np.empty(x.shape[1])
     for i in range(start, stop):
         row = x[i]
         e = alpha[i % alpha.size] - 1
-        peak = _peaks(row, peaks)
+        peak = find_peaks(row, peaks, z)
         if not peak > -np.inf:
-            p[i] = peak if _is_nan(peak) else dtype(0)
+            p[i] = peak if is_nan(peak) else dtype(0)
         elif e > 1:
-            anchor, p_anchor = _anchor(row, peak, e, y)
+            anchor, p_anchor = anchored(row, peak, e, y)
             _fill(row, anchor, p_anchor, 1.0, e, 1.0, peaks, p[i])
         else:
-            tau, _, total = _threshold(row, peak, e, peaks, crest, z, tolerance)
+            tau, _, total = threshold(row, peak, e, peaks, crest, z, tolerance)
             _fill(row, float(peak), tau, total, e, 1.0, peaks, p[i])
 
 
 @compiled()
 def _value_rows(start, stop, x, target, alpha, tolerance, value, state):
-    n = x.shape[1]
-    blocks = (n + BLOCK - 1) // BLOCK
-    peaks, crest = np.empty(blocks, x.dtype), np.empty(blocks, x.dtype)
-    z, y = np.empty((blocks + 1, BLOCK), x.dtype), np.empty(n)
+    peaks, crest, z = scratch(x)
+    y = np.empty(x.shape[1])
     for i in range(start, stop):
         row = x[i]
         e = alpha[i % alpha.size] - 1
-        peak = _peaks(row, peaks)
-        if _is_nan(peak):
+        peak = find_peaks(row, peaks, z)
+        if is_nan(peak):
             value[i] = state[i, 0] = state[i, 1] = np.nan
             continue
         if peak == -np.inf:
@@ -407,14 +157,14 @@ def _value_rows(start, stop, x, target, alpha, tolerance, value, state):
             continue
         # Σ p^α = Σ p (p_o^e + e (x − o)) for the origin o of the state: Ω* − o = (τ_o + e Σ p (x − o)) / α.
         if e > 1:
-            origin, t = _anchor(row, peak, e, y)
+            origin, t = anchored(row, peak, e, y)
             tau = (1 - t**e) / e
             mean = _mean_score_anchored(row, origin, t, e)
         else:
             origin = float(peak)
-            tau, count, total = _threshold(row, peak, e, peaks, crest, z, tolerance)
+            tau, count, total = threshold(row, peak, e, peaks, crest, z, tolerance)
             t = tau
-            mean = 0.0 if e == 0 else _mean_score(z.reshape(-1)[:count], e, tau, total)
+            mean = 0.0 if e == 0 else _mean_score(z[:count], e, tau, total)
         state[i, 0], state[i, 1] = origin, t
         value[i] = (tau + mean) / (1 + e) + (origin if target[i] < 0 else origin - float(row[target[i]]))
 
@@ -429,14 +179,13 @@ def _feasible(row):
 
 @compiled()
 def _gradient_rows(start, stop, x, state, target, d_value, alpha, d_x):
-    n = x.shape[1]
     dtype = x.dtype.type
-    peaks = np.empty((n + BLOCK - 1) // BLOCK, x.dtype)
+    peaks, _, z = scratch(x)
     for i in range(start, stop):
         row = x[i]
         e = alpha[i % alpha.size] - 1
         origin, t, weight, hit = float(state[i, 0]), float(state[i, 1]), float(d_value[i]), target[i]
-        if weight == 0 or _is_nan(t):
+        if weight == 0 or is_nan(t):
             d_x[i] = dtype(t * weight) if weight != 0 else dtype(0)
             continue
         total = 1.0
@@ -444,27 +193,10 @@ def _gradient_rows(start, stop, x, state, target, d_value, alpha, d_x):
             total = math.exp(t)
         elif e < 1 and e != 0.5:
             total = math.exp(-math.log1p(-e * t) / e)
-            _peaks(row, peaks)
+            find_peaks(row, peaks, z)
         _fill(row, origin, t, total, e, weight, peaks, d_x[i])
         if hit >= 0 and (row[hit] > -np.inf or _feasible(row)):
             d_x[i, hit] -= dtype(weight)
-
-
-@compiled()
-def _live_blocks(bits, live):
-    """The indices of the blocks with any nonzero entry, written to `live`; returns their number."""
-    count = 0
-    full = bits.size // BLOCK
-    for i in range(full):
-        some = bits[i * BLOCK]
-        for j in range(BLOCK):
-            some |= bits[i * BLOCK + j]
-        live[count] = i
-        count += some != 0
-    if full * BLOCK < bits.size:
-        live[count] = full
-        count += 1
-    return count
 
 
 @compiled("contract", "reassoc")
@@ -478,17 +210,18 @@ def _weights(s, v, e):
         a, c = zero, zero
         if e == 1:
             for i in range(s_part.size):
-                s_part[i] = one if s_part[i] > zero else zero
+                # zero · p carries a NaN on.
+                s_part[i] = zero if s_part[i] <= zero else one + zero * s_part[i]
         elif e == 0.5:
             for i in range(s_part.size):
                 s_part[i] = math.sqrt(s_part[i])
         elif e != 0:
             for i in range(s_part.size):
                 power = exp(exponent * log(s_part[i]))
-                s_part[i] = power if s_part[i] > zero else zero
+                s_part[i] = zero if s_part[i] <= zero else power
         for i in range(s_part.size):
             a += s_part[i]
-            c += s_part[i] * v_part[i] if s_part[i] > zero else zero
+            c += zero if s_part[i] <= zero else s_part[i] * v_part[i]
         total += a
         moment += c
     return total, moment
@@ -496,53 +229,64 @@ def _weights(s, v, e):
 
 @compiled()
 def _pullback_steep(p, v, e, out):
-    """For α > 2 s grows where p vanishes: measured in units of its largest value, only true overflow is left."""
-    lowest = np.inf
+    """For α > 2 s is largest where p is lowest; in units of that, and relative to v there, nothing cancels."""
+    lowest = 0
     for i in range(p.size):
-        lowest = min(lowest, p[i]) if p[i] > 0 else lowest
+        if p[lowest] <= 0 or 0 < p[i] < p[lowest] or p[i] != p[i]:
+            lowest = i
+    p_lowest, v_lowest = float(p[lowest]), float(v[lowest])
     total, moment = 0.0, 0.0
     for i in range(p.size):
         if not p[i] <= 0:
-            s = (p[i] / lowest) ** (1 - e)
+            s = (p[i] / p_lowest) ** (1 - e)
             total += s
-            moment += s * v[i]
-    mean, unit = moment / total, lowest ** (1 - e)
+            moment += s * (v[i] - v_lowest)
+    mean, unit = moment / total, p_lowest ** (1 - e)
     for i in range(p.size):
-        out[i] = 0
-        if not p[i] <= 0 and v[i] != mean:
-            out[i] = unit * ((p[i] / lowest) ** (1 - e) * (v[i] - mean))
+        rise = (v[i] - v_lowest) - mean
+        if p[i] <= 0 or rise == 0:
+            out[i] = 0
+        else:
+            out[i] = unit * ((p[i] / p_lowest) ** (1 - e) * rise)
 
 
 @compiled("contract")
-def _pullback_rows(start, stop, p, bits, v, alpha, out):
+def _center(s, v, mean):
+    """s (v − mean) on the support, in the place of `s`."""
+    zero = s.dtype.type(0)
+    for i in range(s.size):
+        s[i] = zero if s[i] <= zero else s[i] * (v[i] - mean)
+
+
+@compiled()
+def _pullback_rows(start, stop, p, v, alpha, out):
     n = p.shape[1]
-    dtype = p.dtype.type
-    blocks = (n + BLOCK - 1) // BLOCK
-    live = np.empty(blocks + 1, np.int64)
-    s, u = np.empty((blocks, BLOCK), p.dtype), np.empty((blocks, BLOCK), p.dtype)
+    full = n // BLOCK
+    live = np.empty(full + 1, np.int64)
+    s, u = np.empty((full + 1) * BLOCK, p.dtype), np.empty((full + 1) * BLOCK, p.dtype)
     for i in range(start, stop):
+        p_row, v_row, out_row = p[i], v[i], out[i]
         e = alpha[i % alpha.size] - 1
         if e > 1:
-            _pullback_steep(p[i], v[i], e, out[i])
+            _pullback_steep(p_row, v_row, e, out_row)
             continue
-        count = _live_blocks(bits[i], live)
+        count = 0
+        for k in range(full):
+            live[count] = k * BLOCK
+            count += block_some(p_row, k * BLOCK)
         for k in range(count):
-            begin = live[k] * BLOCK
-            if begin + BLOCK > n:
-                s[k, :] = 0
-                u[k, :] = 0
-            p_part, v_part = p[i, begin : begin + BLOCK], v[i, begin : begin + BLOCK]
-            for j in range(p_part.size):
-                s[k, j] = p_part[j]
-                u[k, j] = v_part[j]
-        total, moment = _weights(s.reshape(-1)[: count * BLOCK], u.reshape(-1)[: count * BLOCK], e)
-        mean = dtype(moment / total) if total > 0 else dtype(total)
-        out[i] = 0
+            block_copy(p_row, live[k], s, k * BLOCK)
+            block_copy(v_row, live[k], u, k * BLOCK)
+        # The entries after the last full block always take part.
+        size = count * BLOCK + n - full * BLOCK
+        s[count * BLOCK : size] = p_row[full * BLOCK :]
+        u[count * BLOCK : size] = v_row[full * BLOCK :]
+        total, moment = _weights(s[:size], u[:size], e)
+        _center(s[:size], u[:size], p.dtype.type(moment / total if total != 0 else 0.0))
+        out_row[: full * BLOCK] = 0
         for k in range(count):
-            part = out[i, live[k] * BLOCK : (live[k] + 1) * BLOCK]
-            for j in range(part.size):
-                weight = s[k, j]
-                part[j] = weight * (u[k, j] - mean) if not weight <= 0 else dtype(0)
+            block_copy(s, k * BLOCK, out_row, live[k])
+        out_row[full * BLOCK :] = s[count * BLOCK : size]
 
 
 # --- the questions -------------------------------------------------------------------------------------------------
@@ -569,8 +313,7 @@ def entmax(x: Tensor, alpha: float | Tensor) -> Tensor:
 def entmax_pullback(p: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
     """J v with J = diag(s) − s sᵀ / Σs and s = p^(2−α) on the support, off which v is not read: (B, n)."""
     out = torch.empty_like(p)
-    bits = p.view(torch.int32 if p.dtype == torch.float32 else torch.int64)
-    over_rows(_pullback_rows, len(p), p.numel(), p.numpy(), bits.numpy(), v.numpy(), _alphas(alpha), out.numpy())
+    over_rows(_pullback_rows, len(p), p.numel(), p.numpy(), v.numpy(), _alphas(alpha), out.numpy())
     return out
 
 

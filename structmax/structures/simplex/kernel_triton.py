@@ -379,10 +379,11 @@ def _pull_streamed(
         o_column = start + o_lane
         b_p = tl.load(p_p + o_column, mask=o_column < n, other=0.0, eviction_policy="evict_last").to(WORK)
         b_s = _slopes(b_p, e, KIND)
-        # Sparse rows read hardly any of v.
-        b_v = tl.load(p_v + o_column, mask=(o_column < n) & (b_s != 0), other=0.0).to(WORK)
+        # Sparse rows read hardly any of v; a softmax reads it whole, in wide loads.
+        m_v = (o_column < n) if KIND == "softmax" else (b_s != 0)
+        b_v = tl.load(p_v + o_column, mask=m_v, other=0.0).to(WORK)
         b_total += b_s
-        b_dot += b_s * b_v
+        b_dot += _products(b_s, b_v)
     total = tl.sum(b_total, 1, keep_dims=True)
     mean = tl.sum(b_dot, 1, keep_dims=True) / tl.where(total == 0, 1.0, total)
     for start in tl.range(0, n, LANES, num_stages=STAGES):
@@ -390,7 +391,8 @@ def _pull_streamed(
         m_column = o_column < n
         b_p = tl.load(p_p + o_column, mask=m_column, other=0.0, eviction_policy="evict_first").to(WORK)
         b_s = _slopes(b_p, e, KIND)
-        b_v = tl.load(p_v + o_column, mask=m_column & (b_s != 0), other=0.0).to(WORK)
+        m_v = m_column if KIND == "softmax" else (b_s != 0)
+        b_v = tl.load(p_v + o_column, mask=m_v, other=0.0).to(WORK)
         b_out = tl.where(b_s == 0, 0.0, b_s * (b_v - mean))
         tl.store(p_out + o_column, b_out, mask=m_column, eviction_policy="evict_first")
 

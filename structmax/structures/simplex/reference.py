@@ -138,7 +138,7 @@ def entmax_pullback(p: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
     return torch.where(p > 0, s * (v - mean), 0.0)
 
 
-@returns("value", "state")
+@returns("value", "state:2")
 def entmax_value(x: Tensor, target: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     """Ω*_α(x) − x[target] per row (without the second term where target < 0): (B,), and the state of `_solve`: (B, 2).
 

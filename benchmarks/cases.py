@@ -1,0 +1,118 @@
+"""The table of what is timed, and the bars it should clear. A new task is one row of `TASKS` and one of `SHAPES`."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor
+
+import structmax
+
+Shape = tuple[int, int]
+
+# Ours by name: (scores (B, n), target (B,), backend) → probabilities (B, n), or the mean loss. Mappings ignore the target.
+TASKS: dict[str, Callable[[Tensor, Tensor, str], Tensor]] = {
+    "softmax": lambda x, _, backend: structmax.softmax(x, backend=backend),
+    "sparsemax": lambda x, _, backend: structmax.sparsemax(x, backend=backend),
+    "entmax15": lambda x, _, backend: structmax.entmax15(x, backend=backend),
+    "entmax13": lambda x, _, backend: structmax.entmax(x, 1.3, backend=backend),
+    "sparsemax_loss": lambda x, y, backend: structmax.sparsemax_loss(x, y, backend=backend),
+    "entmax15_loss": lambda x, y, backend: structmax.entmax15_loss(x, y, backend=backend),
+    "fusedmax": lambda x, _, backend: structmax.fusedmax(x, 0.1, backend=backend),
+    "oscarmax": lambda x, _, backend: structmax.oscarmax(x, 0.01, backend=backend),
+}
+
+MAPPINGS = ("softmax", "sparsemax", "entmax15", "entmax13")
+LOSSES = ("sparsemax_loss", "entmax15_loss")
+PROXIMAL = ("fusedmax", "oscarmax")
+
+# Attention-sized, classifier-sized and vocabulary-sized rows; on the GPU also a large vocabulary.
+SHAPES: dict[str, dict[tuple[str, ...], tuple[Shape, ...]]] = {
+    "cpu": {
+        MAPPINGS + LOSSES: ((4096, 1000), (256, 32000), (32768, 64)),
+        PROXIMAL: ((1024, 64), (256, 512)),
+    },
+    "cuda": {
+        MAPPINGS + LOSSES: ((4096, 1000), (8192, 32000), (65536, 64), (2048, 128000)),
+    },
+}
+DTYPES = {"cpu": (torch.float32,), "cuda": (torch.float32, torch.bfloat16)}
+BACKENDS = {"cpu": "numba", "cuda": "triton"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One task at one shape in one dtype."""
+
+    task: str
+    shape: Shape
+    dtype: torch.dtype
+
+    @property
+    def name(self) -> str:
+        rows, n = self.shape
+        return f"{self.task}/{rows}x{n}/{spoken(self.dtype)}"
+
+    @property
+    def family(self) -> str:
+        return "losses" if self.task in LOSSES else "proximal" if self.task in PROXIMAL else "mappings"
+
+    def ours(self, device: str) -> Callable[[Tensor, Tensor], Tensor]:
+        """Our call with the device's kernel by name: a missing kernel is refused and not replaced by the reference."""
+        return lambda scores, target: TASKS[self.task](scores, target, BACKENDS[device])
+
+
+def spoken(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def cases(device: str, only: list[str], dtypes: tuple[torch.dtype, ...] | None = None) -> list[Case]:
+    """The cases of a device whose task or full name matches one of the patterns in `only`; all of them if it is empty."""
+    every = [
+        Case(task, shape, dtype)
+        for tasks, shapes in SHAPES[device].items()
+        for task in tasks
+        for shape in shapes
+        for dtype in dtypes or DTYPES[device]
+    ]
+    return [case for case in every if not only or any(_matches(case, pattern) for pattern in only)]
+
+
+def _matches(case: Case, pattern: str) -> bool:
+    return case.task == pattern or fnmatchcase(case.name, pattern)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Forward and backward of these tasks should take at most `limit`: ms, or times the baseline (`ratio`)."""
+
+    device: str
+    tasks: tuple[str, ...]
+    limit: float
+    unit: str
+    shapes: tuple[Shape, ...] | None = None
+    dtype: torch.dtype | None = None
+
+    def cases(self) -> Iterator[Case]:
+        for case in cases(self.device, list(self.tasks)):
+            if self.shapes in (None, ()) or case.shape in self.shapes:
+                if self.dtype in (None, case.dtype):
+                    yield case
+
+
+SPARSE = ("sparsemax", "entmax15")
+SMALL, LARGE, LARGER = ((65536, 64), (4096, 1000)), ((8192, 32000),), ((2048, 128000),)
+
+BARS = (
+    Bar("cpu", SPARSE, 1.4, "ratio"),
+    Bar("cpu", ("entmax13",), 4.5, "ratio"),
+    Bar("cpu", LOSSES, 1.4, "ratio"),
+    Bar("cpu", PROXIMAL, 10.0, "ratio"),
+    Bar("cuda", SPARSE, 2.2, "ms", LARGE, torch.float32),
+    Bar("cuda", SPARSE, 1.5, "ms", LARGE, torch.bfloat16),
+    Bar("cuda", SPARSE, 2.8, "ms", LARGER, torch.float32),
+    Bar("cuda", SPARSE, 1.5, "ms", LARGER, torch.bfloat16),
+    Bar("cuda", SPARSE, 1.2, "ratio", SMALL),
+    Bar("cuda", LOSSES, 1.0, "ratio"),
+)

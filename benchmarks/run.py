@@ -1,0 +1,276 @@
+"""Times structmax and its peers side by side: `python benchmarks/run.py --help`.
+
+Each case is first held against the reference and is not timed if it differs. Then all contenders take turns on the same
+inputs. Rows are appended to `results/<device>-<family>.csv`; README.md says what their columns mean.
+"""
+
+import argparse
+import csv
+import functools
+import importlib.metadata
+import platform
+import re
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor
+
+# Run as a script from a plain checkout, this finds structmax and the files beside it without an installation.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks import peers
+from benchmarks.cases import BARS, Bar, Case, cases, spoken
+from benchmarks.measure import peak_mib, take_turns
+from benchmarks.verify import Inputs, complaints
+
+RESULTS = Path(__file__).resolve().parent / "results"
+OURS = "structmax"
+CPU_THREADS = 2
+# A contender slower than this many milliseconds per call is measured once; every other as often as the rounds allow.
+BUDGET_MS = 500.0
+DTYPES = {spoken(dtype): dtype for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)}
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """When, where and with what a row was measured."""
+
+    date: str
+    device: str
+    threads: int
+    python: str
+    torch: str
+    numba: str
+    triton: str
+
+    @staticmethod
+    def now(device: str) -> "Stamp":
+        return Stamp(
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            device=device_name(device),
+            threads=torch.get_num_threads(),
+            python=platform.python_version(),
+            torch=torch.__version__,
+            numba=_version("numba"),
+            triton=_version("triton"),
+        )
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contender at one case. Times are medians of the rounds, with the fastest beside them."""
+
+    case: str
+    task: str
+    shape: str
+    dtype: str
+    contender: str
+    forward_ms: float
+    forward_min_ms: float
+    both_ms: float
+    both_min_ms: float
+    forward_ratio: float
+    both_ratio: float
+    peak_mib: float | None
+    rounds: int
+
+
+def device_name(device: str) -> str:
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    try:
+        found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return f"CPU {found[1] if found else platform.machine()}"
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "absent"
+
+
+# ---------------------------------------------------------------- one case
+
+
+def time_case(case: Case, device: str, contenders: dict[str, peers.Call], rounds: int) -> list[Row]:
+    """The rows of a case, ours last; nothing is timed if ours differs from the reference, which raises."""
+    inputs = Inputs.of(case, device)
+    if wrong := complaints(case, device, inputs):
+        raise ArithmeticError("; ".join(wrong))
+    everyone = contenders | {OURS: case.ours(device)}
+    forward = {name: functools.partial(_forward, call, inputs) for name, call in everyone.items()}
+    both = {name: functools.partial(_both, call, inputs) for name, call in everyone.items()}
+    peak = {}
+    for name in everyone:
+        # The first call compiles, and may leave buffers behind that later calls use again.
+        both[name]()
+        peak[name] = peak_mib(both[name], device)
+    calls: dict[tuple[str, str], Callable[[], object]] = {}
+    for name in everyone:
+        calls |= {(name, "forward"): forward[name], (name, "both"): both[name]}
+    times = take_turns(calls, device, rounds, BUDGET_MS)
+
+    def ratio(name: str, what: str) -> float:
+        # Paired by round: what disturbs the machine for a while disturbs both.
+        pairs = zip(times[name, what], times[peers.BASELINE, what], strict=False)
+        return median(mine / baseline for mine, baseline in pairs)
+
+    return [
+        Row(
+            case=case.name,
+            task=case.task,
+            shape="x".join(map(str, case.shape)),
+            dtype=spoken(case.dtype),
+            contender=name,
+            forward_ms=median(times[name, "forward"]),
+            forward_min_ms=min(times[name, "forward"]),
+            both_ms=median(times[name, "both"]),
+            both_min_ms=min(times[name, "both"]),
+            forward_ratio=ratio(name, "forward"),
+            both_ratio=ratio(name, "both"),
+            peak_mib=peak[name],
+            rounds=len(times[name, "both"]),
+        )
+        for name in everyone
+    ]
+
+
+def _forward(call: peers.Call, inputs: Inputs) -> Tensor:
+    with torch.no_grad():
+        return call(inputs.scores, inputs.target)
+
+
+def _both(call: peers.Call, inputs: Inputs) -> tuple[Tensor, Tensor]:
+    out = call(inputs.scores, inputs.target)
+    return out, inputs.gradient(out)
+
+
+# ---------------------------------------------------------------- what is written and shown
+
+
+def save(rows: list[Row], stamp: Stamp, family: str, folder: Path) -> Path:
+    """Appends the rows, each with its stamp, to the file of the device and the family."""
+    folder.mkdir(parents=True, exist_ok=True)
+    device = re.sub(r"[^a-z0-9]+", "-", stamp.device.lower()).strip("-")
+    path = folder / f"{device}-{family}.csv"
+    fresh = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for kind in (Stamp, Row) for field in fields(kind)])
+        if fresh:
+            writer.writeheader()
+        for row in rows:
+            measured = {
+                key: f"{value:.4g}" if isinstance(value, float) else value for key, value in asdict(row).items()
+            }
+            writer.writerow(asdict(stamp) | measured)
+    return path
+
+
+def show(header: Iterable[str], lines: list[list[str]]) -> None:
+    """A table: drawn by rich on a terminal where it is installed, in plain columns otherwise."""
+    header = list(header)
+    if sys.stdout.isatty() and importlib.util.find_spec("rich"):
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(*header)
+        for line in lines:
+            table.add_row(*line)
+        Console().print(table)
+        return
+    widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
+    for line in [header, *lines]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def show_rows(rows: list[Row]) -> None:
+    def times(middle: float, fastest: float, ratio: float) -> list[str]:
+        return [f"{middle:.3f}", f"{fastest:.3f}", f"{ratio:.2f}x"]
+
+    show(
+        ["case", "contender", "forward ms", "min", "ratio", "f+b ms", "min", "ratio", "peak MiB", "rounds"],
+        [
+            [
+                row.case,
+                row.contender,
+                *times(row.forward_ms, row.forward_min_ms, row.forward_ratio),
+                *times(row.both_ms, row.both_min_ms, row.both_ratio),
+                "-" if row.peak_mib is None else f"{row.peak_mib:.1f}",
+                str(row.rounds),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def show_bars(bars: Iterable[Bar], rows: list[Row]) -> None:
+    ours = {row.case: row for row in rows if row.contender == OURS}
+
+    def line(bar: Bar, case: Case) -> list[str]:
+        unit = "ms" if bar.unit == "ms" else f"x {peers.BASELINE}"
+        limit = f"<= {bar.limit} {unit}"
+        row = ours.get(case.name)
+        if row is None:
+            return [case.name, limit, "-", "not measured"]
+        measured = row.both_ms if bar.unit == "ms" else row.both_ratio
+        return [case.name, limit, f"{measured:.2f}", "met" if measured <= bar.limit else "missed"]
+
+    show(["bar (f+b)", "limit", "measured", "verdict"], [line(bar, case) for bar in bars for case in bar.cases()])
+
+
+# ---------------------------------------------------------------- the command
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Time structmax and its peers side by side.")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--only", nargs="+", default=[], metavar="PATTERN", help="a task, or a pattern of case names")
+    parser.add_argument("--dtype", choices=DTYPES, help="one dtype in place of the device's usual ones")
+    parser.add_argument("--rounds", type=int, default=25, help="how often each contender is timed")
+    parser.add_argument("--list", action="store_true", help="print the names of the cases and stop")
+    parser.add_argument("--bars", action="store_true", help="print each bar with what was measured")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder that receives the rows")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns the number of cases that were refused for being wrong."""
+    options = parse(arguments)
+    chosen = cases(options.device, options.only, (DTYPES[options.dtype],) if options.dtype else None)
+    if options.list:
+        print("\n".join(case.name for case in chosen))
+        return 0
+    if options.device == "cpu":
+        torch.set_num_threads(CPU_THREADS)
+    stamp = Stamp.now(options.device)
+    print("  ".join(f"{key}: {value}" for key, value in asdict(stamp).items()))
+    found = peers.find()
+    for peer, reason in found.missing.items():
+        print(f"without {peer}: {reason}")
+    rows: list[Row] = []
+    refused = 0
+    for case in chosen:
+        try:
+            measured = time_case(case, options.device, found.calls[case.task], options.rounds)
+        except ArithmeticError as wrong:
+            refused += 1
+            print(f"{case.name} is not timed: {wrong}")
+            continue
+        show_rows(measured)
+        save(measured, stamp, case.family, options.results)
+        rows += measured
+    if options.bars:
+        show_bars([bar for bar in BARS if bar.device == options.device], rows)
+    return refused
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(), 1))
