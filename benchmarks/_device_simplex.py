@@ -57,7 +57,7 @@ def check(n, dt, alpha):
     P = R.entmax(big(x), a64)
     v = torch.randn(B, n, device=dev).to(dt)
     g = K.entmax_pullback(p, v, alpha)
-    G = R.entmax_pullback(big(p), big(v), a64)
+    G = R.entmax_pullback(big(p).cpu(), big(v).cpu(), a64.cpu() if isinstance(a64, torch.Tensor) else a64).to(dev)
     t = torch.randint(-1, n, (B,), device=dev)
     val, st = K.entmax_value(x, t, alpha)
     VAL, ST = R.entmax_value(big(x), t, a64)
@@ -102,13 +102,14 @@ def check(n, dt, alpha):
 DTYPES = (f32, f64, bf16)
 
 
-def run_checks(sizes=(1, 7, 64, 130, 1000, 5000, 32000, 128000)):
+SIZES = (1, 7, 64, 130, 1000, 5000, 32000, 128000)
+def run_checks():
     print("check: dtype n alpha | p sum pullback value gradient flags")
     for dt in DTYPES:
-        for n in sizes:
+        for n in SIZES:
             for alpha in (1.0, 1.5, 2.0, 1.3, 1.0001, 0.5, 3.0, "t"):
                 if (
-                    (alpha in (3.0, "t") and n > 5000)
+                    (alpha in (3.0, "t") and n > 32000)
                     or (dt == bf16 and n not in (64, 32000))
                     or (dt == f64 and n not in (7, 130, 5000, 32000))
                 ):
@@ -206,66 +207,60 @@ def times(alphas=(1.5, 2.0)):
 
 
 DRY = None
-LANE_VARIANTS = (
-    (2048, 8, 1),
-    (2048, 8, 2),
-    (2048, 8, 3),
-    (4096, 8, 1),
-    (4096, 16, 1),
-    (4096, 16, 2),
-    (2048, 4, 1),
-    (1024, 4, 1),
-    (1024, 4, 3),
-    (8192, 16, 1),
-)
-TILE_VARIANTS = ((512, 1), (1024, 1), (2048, 1), (1024, 2), (2048, 2), (2048, 4), (4096, 4), (4096, 8))
-
-
+SOLVE = ((1024, 4, 3), (1024, 4, 2), (1024, 4, 4), (1024, 8, 3), (512, 4, 3), (512, 2, 3), (512, 4, 4), (1024, 2, 3), (256, 2, 3))
+PULL = ((4096, 16, 1), (4096, 32, 1), (8192, 32, 1), (2048, 16, 1), (8192, 16, 1), (2048, 8, 1), (4096, 16, 3))
 def variants():
     global bench
-    jobs = [("lanes", s, dt, c) for s in SHAPES[2:] for dt in (f32, bf16) for c in LANE_VARIANTS]
-    jobs += [("tile", s, dt, c) for s in SHAPES[:2] + ((16384, 4096),) for dt in (f32, bf16) for c in TILE_VARIANTS]
+    jobs = [("solve", s, dt, c) for s in SHAPES[2:] + ((32768, 4096), (16384, 8192)) for dt in (f32, bf16) for c in SOLVE]
+    jobs += [("pull", s, dt, c) for s in SHAPES[2:] + ((16384, 8192),) for dt in (f32, bf16) for c in PULL]
+    jobs += [("rows", s, dt, c) for s in ((65536, 2048), (32768, 4096), (16384, 8192)) for dt in (f32, bf16) for c in (512, 1024, 2048)]
     if DRY is not None:
-        jobs = [j for j in jobs if hash(str(j[3]) + str(j[2])) is not None][DRY::14]
-        bench = lambda f: (f(), 0.0)[1]
+        jobs = jobs[DRY::14]; bench = lambda f: (f(), 0.0)[1]
     for what, (B, n), dt, c in jobs:
         B = B if DRY is None else 16
-        x = torch.randn(B, n, device=dev).to(dt)
-        v = torch.randn(B, n, device=dev).to(dt)
-        t = torch.randint(0, n, (B,), device=dev)
-        out = []
-        if what == "lanes":
-            K._lanes = lambda n: {"LANES": c[0], "STAGES": c[2], "num_warps": c[1]}
-        else:
-
-            def tile(n):
-                b = K.triton.next_power_of_2(n)
-                rows = max(1, c[0] // b)
-                return {"ROWS": rows, "BLOCK": b, "num_warps": max(1, c[1] * rows * b // c[0])}
-
-            K._tile = tile
+        x = torch.randn(B, n, device=dev).to(dt); v = torch.randn(B, n, device=dev).to(dt); t = torch.randint(0, n, (B,), device=dev); out = []
+        tol = 2.0**-20; y = torch.empty_like(x); val = torch.empty(B, device=dev); st = torch.empty(B, 2, device=dev)
         try:
-            for alpha in (1.5, 2.0):
-                p = K.entmax(x, alpha)
-                val, st = K.entmax_value(x, t, alpha)
-                d = torch.ones_like(val)
-                fs = [
-                    lambda: K.entmax(x, alpha),
-                    lambda: K.entmax_pullback(p, v, alpha),
-                    lambda: K.entmax_value(x, t, alpha),
-                ]
-                if what == "tile":
-                    fs.append(lambda: K.entmax_gradient(x, st, t, d, alpha))
+            for kind, e in (("entmax15", .5), ("sparsemax", 1.)):
+                if what == "solve":
+                    fs = [lambda: K._launch(K._solve_streamed, B, c[1], (x, None, y, None), n, (e,), (kind, False, False, False, tol, c[0], c[2])),
+                          lambda: K._launch(K._solve_streamed, B, c[1], (x, t, val, st), n, (e,), (kind, True, True, False, tol, c[0], c[2]))]
+                elif what == "pull":
+                    p = K.entmax(x, e + 1)
+                    fs = [lambda: K._launch(K._pull_streamed, B, c[1], (p, v, None, y), n, (e,), (kind, False, False, c[0], c[2]))]
+                else:
+                    p = K.entmax(x, e + 1); rows, block, warps = K._tile(n, c)
+                    fs = [lambda: K._launch(K._solve_rows, K.triton.cdiv(B, rows), warps, (x, None, None, y, None), n, (B, e), (kind, False, False, False, False, False, tol, 60, rows, block)),
+                          lambda: K._launch(K._pull_rows, K.triton.cdiv(B, rows), warps, (p, v, None, y), n, (B, e), (kind, False, False, rows, block))]
                 out += [bench(f) for f in fs]
-        except Exception as ex:
-            out = [repr(ex)[:100]]
-        if DRY is None:
-            print(
-                f"{what} {B}x{n} {str(dt)[6:]} {c} | "
-                + " ".join(f"{a:.4f}" if isinstance(a, float) else a for a in out),
-                flush=True,
-            )
+        except Exception as ex: out = [repr(ex)[:200]]
+        if DRY is None: print(f"{what} {B}x{n} {str(dt)[6:]} {c} | " + " ".join(f"{a:.4f}" if isinstance(a, float) else a for a in out), flush=True)
 
+def graphs():
+    """GPU time of forward and backward launches alone, by replaying a graph of both."""
+    def timed(f):
+        for _ in range(3): f()
+        torch.cuda.synchronize(); g = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(g): f()
+        return bench(g.replay)
+    for (B, n), dt in itertools.product(SHAPES[:2], (f32, bf16)):
+        x = torch.randn(B, n, device=dev).to(dt); v = torch.randn(B, n, device=dev).to(dt); t = torch.randint(0, n, (B,), device=dev); d = torch.ones(B, device=dev)
+        soft = timed(lambda: torch._softmax_backward_data(v, torch._softmax(x, -1, False), -1, dt))
+        xr = x.clone().requires_grad_()
+        def ce(): return torch.autograd.grad(F.cross_entropy(xr, t, reduction="none"), xr, d.to(dt))
+        ce_t = timed(ce)
+        for alpha in (1.5, 2.0):
+            a = timed(lambda: K.entmax_pullback(K.entmax(x, alpha), v, alpha))
+            def loss(): val, st = K.entmax_value(x, t, alpha); return K.entmax_gradient(x, st, t, d, alpha)
+            print(f"graph {B}x{n} {str(dt)[6:]} {alpha} | f+b {a:.4f} softmax {soft:.4f} ratio {a / soft:.2f} | loss {timed(loss):.4f} CE {ce_t:.4f}", flush=True)
+
+def host():
+    x = torch.randn(64, 64, device=dev); v = torch.randn_like(x); t = torch.zeros(64, dtype=torch.long, device=dev)
+    for name, f in (("entmax", lambda: K.entmax(x, 1.5)), ("pull", lambda: K.entmax_pullback(x, v, 1.5)), ("value", lambda: K.entmax_value(x, t, 1.5)), ("empty_like", lambda: torch.empty_like(x)), ("softmax", lambda: torch.softmax(x, -1))):
+        for _ in range(20): f()
+        torch.cuda.synchronize(); t0 = time.perf_counter()
+        for _ in range(1000): f()
+        t1 = time.perf_counter(); torch.cuda.synchronize(); print(f"host {name} {(t1 - t0) * 1e3:.1f} us", flush=True)
 
 if __name__ == "__main__":
     t0 = time.time()
@@ -274,7 +269,6 @@ if __name__ == "__main__":
             DRY = int(a[3:])
             a = "variants"
         if a.startswith("check:"):
-            DTYPES = (getattr(torch, a[6:]),)
-            a = "check"
-        {"check": run_checks, "time": times, "variants": variants}[a]()
+            dtype, *sizes = a[6:].split(","); DTYPES = (getattr(torch, dtype),); SIZES = tuple(map(int, sizes)); a = "check"
+        {"check": run_checks, "time": times, "variants": variants, "host": host, "graphs": graphs}[a]()
         print(f"[{a} {time.time() - t0:.0f}s]", flush=True)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from math import inf
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ import structmax
 
 Shape = tuple[int, int]
 
-# Ours by name: (scores (B, n), target (B,), backend) → probabilities (B, n), or the mean loss. Mappings ignore the target.
+# Ours by name: (scores (B, n), target (B,), backend) → probabilities (B, n), or the mean loss.
 TASKS: dict[str, Callable[[Tensor, Tensor, str], Tensor]] = {
     "softmax": lambda x, _, backend: structmax.softmax(x, backend=backend),
     "sparsemax": lambda x, _, backend: structmax.sparsemax(x, backend=backend),
@@ -68,7 +69,7 @@ def spoken(dtype: torch.dtype) -> str:
 
 
 def cases(device: str, only: list[str], dtypes: tuple[torch.dtype, ...] | None = None) -> list[Case]:
-    """The cases of a device whose task or full name matches one of the patterns in `only`; all of them if it is empty."""
+    """The cases of a device whose task or name matches one of the patterns in `only`; all of them if it is empty."""
     every = [
         Case(task, shape, dtype)
         for tasks, shapes in SHAPES[device].items()
@@ -84,6 +85,40 @@ def _matches(case: Case, pattern: str) -> bool:
 
 
 @dataclass(frozen=True)
+class Inputs:
+    """Scores (B, n) that require a gradient, targets (B,), and the cotangent of probabilities (B, n)."""
+
+    scores: Tensor
+    target: Tensor
+    cotangent: Tensor
+
+    @staticmethod
+    def of(case: Case, device: str) -> "Inputs":
+        generator = torch.Generator(device).manual_seed(0)
+        rows, n = case.shape
+        scores, cotangent = (torch.randn(rows, n, device=device, generator=generator).to(case.dtype) for _ in range(2))
+        target = torch.randint(n, (rows,), device=device, generator=generator)
+        return Inputs(scores.requires_grad_(), target, cotangent)
+
+    def hostile(self, rows: int) -> "Inputs":
+        """The first rows, of which one has forbidden entries and one is all ties."""
+        scores, target = self.scores.detach()[:rows].clone(), self.target[:rows].clone()
+        scores[1:2, 1::2] = -inf
+        target[1:2] = 0
+        scores[2:3] = 0
+        return Inputs(scores.requires_grad_(), target, self.cotangent[:rows])
+
+    def widened(self, scale: float) -> "Inputs":
+        """The same in float64, the scores times `scale`."""
+        scores = self.scores.detach().double() * scale
+        return Inputs(scores.requires_grad_(), self.target, self.cotangent.double())
+
+    def gradient(self, out: Tensor) -> Tensor:
+        """The gradient of the scores, from the cotangent or, for a loss, from 1."""
+        return torch.autograd.grad(out, self.scores, self.cotangent if out.dim() else None)[0]
+
+
+@dataclass(frozen=True)
 class Bar:
     """Forward and backward of these tasks should take at most `limit`: ms, or times the baseline (`ratio`)."""
 
@@ -96,9 +131,8 @@ class Bar:
 
     def cases(self) -> Iterator[Case]:
         for case in cases(self.device, list(self.tasks)):
-            if self.shapes in (None, ()) or case.shape in self.shapes:
-                if self.dtype in (None, case.dtype):
-                    yield case
+            if (self.shapes is None or case.shape in self.shapes) and self.dtype in (None, case.dtype):
+                yield case
 
 
 SPARSE = ("sparsemax", "entmax15")

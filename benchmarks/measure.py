@@ -69,12 +69,12 @@ def peak_mib(call: Callable[[], object], device: str) -> float | None:
     """
     if device == "cuda":
         torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
+        held = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         kept = call()
         torch.cuda.synchronize()
         del kept
-        return (torch.cuda.max_memory_allocated() - before) / MIB
+        return (torch.cuda.max_memory_allocated() - held) / MIB
     gc.collect()
     if not _reset_resident_peak():
         return None

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
@@ -131,7 +132,7 @@ def two_geometries() -> list[Picture]:
 def learned_alpha(steps: int) -> Picture:
     heading("A learnable alpha for each head")
     teacher = torch.tensor([1.05, 1.5, 2.0], dtype=DTYPE)
-    scores = 2 * torch.randn(64, 3, 8, 16, generator=torch.Generator().manual_seed(0), dtype=DTYPE)
+    scores = 2 * torch.randn(16, 3, 8, 16, generator=torch.Generator().manual_seed(0), dtype=DTYPE)
     wanted = structmax.entmax(scores, teacher)
     attention = structmax.nn.Entmax(nn.Parameter(torch.full((3,), 1.3, dtype=DTYPE)))
     optimiser = torch.optim.Adam(attention.parameters(), lr=0.03)
@@ -153,12 +154,12 @@ def _alpha_figure(path: list[Tensor], teacher: Tensor) -> Figure:
     axes = figure.subplots()
     colours = ("#000000", "#0072B2", "#D55E00")
     for head, (line, goal) in enumerate(zip(torch.stack(path, -1), teacher.tolist(), strict=True)):
-        axes.plot(line, color=colours[head], linewidth=1.9, label=f"head {head}")
+        axes.plot(line.numpy(), color=colours[head], linewidth=1.9)
         axes.axhline(goal, color=colours[head], linewidth=0.9, linestyle=(0, (4, 3)))
+        axes.text(len(path), goal + 0.02, f"head {head}", color=colours[head], ha="right", va="bottom", fontsize=9)
     axes.set_title("Learning alpha by gradient", loc="left", fontsize=10.5)
-    axes.set(xlabel="step", ylabel="alpha", ylim=(0.95, 2.1))
+    axes.set(xlabel="step", ylabel="alpha", ylim=(0.9, 2.2))
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=9, loc="center right")
     return figure
 
 
@@ -177,7 +178,8 @@ class Reader(nn.Module):
 
 def sequences(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Keys (B, 16, 8), values (B, 16, 4), which three items count (B, 16), and the mean of their values (B, 4)."""
-    counts = structmax.budget(torch.rand(count, 16, generator=generator, dtype=DTYPE) * 1000, 3.0) > 0.5
+    chosen = torch.rand(count, 16, generator=generator, dtype=DTYPE).topk(3, -1).indices
+    counts = torch.zeros(count, 16, dtype=torch.bool).scatter(-1, chosen, True)
     keys = torch.randn(count, 16, 8, generator=generator, dtype=DTYPE)
     keys[..., 0] += 4.0 * counts
     values = torch.randn(count, 16, 4, generator=generator, dtype=DTYPE)
@@ -214,9 +216,11 @@ def sparse_attention(steps: int) -> Picture:
 def _attention_figure(shown: dict[str, Tensor], counts: Tensor) -> Figure:
     figure = Figure(figsize=(12.4, 3.6), layout="constrained")
     panels = figure.subplots(1, len(shown), sharey=True)
+    # Starts well below white, which is left to exact zeros.
+    blues = LinearSegmentedColormap.from_list("blues", ["#D3E3F3", "#08306B"])
     for axes, (name, weights) in zip(panels, shown.items(), strict=True):
-        image = axes.imshow(weights.masked_fill(weights == 0, torch.nan), cmap="cividis_r", vmin=0, vmax=0.5)
-        row, item = counts.nonzero(as_tuple=True)
+        image = axes.imshow(weights.masked_fill(weights == 0, torch.nan).numpy(), cmap=blues, vmin=0, vmax=0.5)
+        row, item = counts.nonzero().T.numpy()
         axes.plot(item, row, "o", markersize=11, markerfacecolor="none", markeredgecolor="#D55E00", markeredgewidth=1.3)
         axes.set_title(f"{name}: {weights.count_nonzero(-1).double().mean():.1f} items used", loc="left", fontsize=10.5)
         axes.set(xlabel="item", xticks=range(0, 16, 5), yticks=[])
@@ -247,7 +251,7 @@ def questions() -> None:
 
 def trouble() -> None:
     heading("When something is wrong with the scores")
-    scores = torch.tensor([[0.0, 1.0, -torch.inf], [-torch.inf] * 3, [torch.nan, 0.0, 0.0]], dtype=DTYPE)
+    scores = torch.tensor([[0.0, 1.0, -torch.inf], [-torch.inf] * 3, [torch.inf, 0.0, 0.0]], dtype=DTYPE)
     say(str(structmax.diagnose(scores)))
 
 
@@ -282,12 +286,12 @@ def write_page(pictures: Sequence[Picture], folder: Path) -> Path:
     return page
 
 
-def main(folder: Path, steps: int = 250) -> Path:
+def main(folder: Path, steps: int = 240) -> Path:
     """Walks the tour; returns the page it wrote."""
     start = time.perf_counter()
     pictures = [same_scores()]
     masks()
-    pictures += [*two_geometries(), learned_alpha(steps), sparse_attention(steps)]
+    pictures += [*two_geometries(), learned_alpha(steps // 2), sparse_attention(steps)]
     questions()
     trouble()
     page = write_page(pictures, folder)
@@ -297,4 +301,6 @@ def main(folder: Path, steps: int = 250) -> Path:
 
 
 if __name__ == "__main__":
+    # The tensors here are tiny: sharing them among threads costs more than it gives.
+    torch.set_num_threads(1)
     main(Path(__file__).resolve().parent.parent / "demo")

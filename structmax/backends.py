@@ -10,9 +10,11 @@ import importlib
 import importlib.util
 import itertools
 import logging
+import os
 import re
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,16 +43,19 @@ def _module_of(room: str) -> str:
 
 
 @functools.cache
+def _file(name: str) -> Any:
+    """The module of that name, or None."""
+    try:
+        return importlib.import_module(name) if importlib.util.find_spec(name) else None
+    except ModuleNotFoundError:
+        # The structure's module is a single file: it has no files beside it.
+        return None
+
+
 def _holder(room: str, backend: str) -> Any:
     """The module (or, for a structure in a single file, the class) that holds the room's functions; None if absent."""
-    name = f"{_module_of(room)}.{BACKENDS[backend]}"
-    try:
-        found = importlib.util.find_spec(name)
-    except ModuleNotFoundError:
-        found = None
-    if found:
-        return importlib.import_module(name)
-    return AbstractStructure.registry.get(room) if backend == "reference" else None
+    found = _file(f"{_module_of(room)}.{BACKENDS[backend]}")
+    return AbstractStructure.registry.get(room) if found is None and backend == "reference" else found
 
 
 def function(room: str, name: str, backend: str) -> Callable[..., Any] | None:
@@ -79,8 +84,7 @@ def _refusal(room: str, name: str, backend: str, device: str) -> str | None:
 
 
 def _triton_interpreted() -> bool:
-    import os
-
+    """Triton's own switch: without a GPU its interpreter runs the kernels on the CPU, for tests."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -89,7 +93,6 @@ def explain(room: str, name: str, device: str) -> dict[str, str | None]:
     return {backend: _refusal(room, name, backend, device) for backend in BACKENDS}
 
 
-@functools.cache
 def choose(room: str, name: str, device: str, backend: str) -> str:
     """The backend that will run; raises a Refusal with every reason if there is none."""
     check.choice("backend", backend, ("auto", *BACKENDS))
@@ -97,14 +100,18 @@ def choose(room: str, name: str, device: str, backend: str) -> str:
     able = [candidate for candidate, reason in reasons.items() if reason is None]
     wanted = able if backend == "auto" else [candidate for candidate in able if candidate == backend]
     if not wanted:
-        structure = room.rsplit(".", 1)[-1]
         said = "; ".join(f"{candidate}: {reason}" for candidate, reason in reasons.items() if reason)
         other = f" Try backend={able[0]!r}." if able else ""
-        raise Refusal(f"{structure} cannot answer `{name}` with backend={backend!r} ({said}).{other}")
-    preferred = "triton" if device == "cuda" else "numba"
-    if backend == "auto" and wanted[0] != preferred and reasons.get(preferred):
-        log.info("%s.%s runs on %s: %s", room, name, wanted[0], reasons[preferred])
+        raise Refusal(f"{_spoken(room)} cannot answer `{name}` with backend={backend!r} ({said}).{other}")
+    faster = list(reasons)[: list(reasons).index(wanted[0])]
+    for candidate in faster if backend == "auto" else ():
+        if DEVICES[candidate] == device:
+            log.info("%s.%s runs on %s: %s", _spoken(room), name, wanted[0], reasons[candidate])
     return wanted[0]
+
+
+def _spoken(room: str) -> str:
+    return room.rsplit(".", 1)[-1]
 
 
 # ---------------------------------------------------------------- the operator
@@ -117,17 +124,13 @@ _library.define(
 
 
 def call(
-    room: str,
-    name: str,
-    tensors: list[Tensor],
-    named: dict[str, Tensor],
-    numbers: dict[str, float],
-    parts: int,
-    backend: str,
+    room: str, name: str, tensors: tuple[Tensor, ...], fields: dict[str, Any], parts: int, backend: str
 ) -> list[Tensor]:
-    """Asks the room's function `name`; tensors are batch-first with one batch dimension."""
-    return torch.ops.structmax.call(
-        tensors,
+    """Asks the room's function `name`. Tensors are batch-first with one batch dimension, `parts` of them scores."""
+    named = {key: value for key, value in fields.items() if isinstance(value, Tensor)}
+    numbers = {key: value for key, value in fields.items() if not isinstance(value, Tensor)}
+    return torch.ops.structmax.call.default(
+        list(tensors),
         list(named.values()),
         list(named),
         list(numbers.values()),
@@ -151,42 +154,69 @@ def _run(
     backend: str,
 ) -> list[Tensor]:
     scores = tensors[0]
+    dtype = scores.dtype
     constants = dict(zip(number_names, numbers, strict=True))
-    chosen = _chosen(room, name, scores, tensors, constants, backend)
-    widen = scores.dtype in HALF and chosen != "triton"
+    plan = _planned(room, name, scores.device.type, parts, backend)
+    if plan.refuses is not None:
+        plan = _second_choice(plan, room, name, tensors, constants, parts, backend)
+    widen = dtype in HALF and plan.backend != "triton"
 
     def clean(tensor: Tensor) -> Tensor:
         tensor = tensor.detach()
         return (tensor.float() if widen and tensor.dtype in HALF else tensor).contiguous()
 
-    run = function(room, name, chosen)
-    assert run is not None
     arguments = [clean(tensor) for tensor in tensors]
     keywords = {key: clean(tensor) for key, tensor in zip(names, named, strict=True)}
-    with torch.cuda.device_of(scores):
-        out = run(*arguments, **keywords, **constants)
-    outputs = [out] if isinstance(out, Tensor) else list(out)
-    kinds = _kinds(room, name, parts)
-    inputs = {id(tensor) for tensor in (*tensors, *named, *arguments)}
+    if scores.is_cuda:
+        with torch.cuda.device_of(scores):
+            out = plan.function(*arguments, **keywords, **constants)
+    else:
+        out = plan.function(*arguments, **keywords, **constants)
+    outputs = [out] if isinstance(out, Tensor) else out
     return [
-        _narrow(tensor.clone() if id(tensor) in inputs else tensor, kind, scores.dtype)
-        for tensor, kind in zip(outputs, kinds, strict=True)
+        # An operator may not return its argument.
+        tensor.clone() if any(tensor is argument for argument in arguments) else tensor.to(dtype) if narrow else tensor
+        for tensor, narrow in zip(outputs, plan.in_dtype, strict=True)
     ]
 
 
-def _chosen(
-    room: str, name: str, scores: Tensor, tensors: list[Tensor], constants: dict[str, float], backend: str
-) -> str:
-    """`choose`, then the kernel's own word on these arguments."""
-    chosen = choose(room, name, scores.device.type, backend)
-    refuses = getattr(_holder(room, chosen), "refuses", None)
-    reason = refuses(name, tensors, constants) if refuses else None
+class Plan(NamedTuple):
+    """All that is known before the tensors are."""
+
+    backend: str
+    function: Callable[..., Any]
+    # The kernel's own word on its arguments, where it has one.
+    refuses: Callable[..., str | None] | None
+    # For each output, whether it is returned in the dtype of the scores.
+    in_dtype: tuple[bool, ...]
+
+
+def _planned(room: str, name: str, device: str, parts: int, backend: str) -> Plan:
+    # The class is part of the key: people define theirs anew in a notebook.
+    return _plan(AbstractStructure.registry.get(room), room, name, device, parts, backend)
+
+
+@functools.cache
+def _plan(structure: type | None, room: str, name: str, device: str, parts: int, backend: str) -> Plan:
+    chosen = choose(room, name, device, backend)
+    found = function(room, name, chosen)
+    assert found is not None
+    in_dtype = tuple(not kind.startswith("state") and ":" not in kind for kind in _kinds(room, name, parts))
+    return Plan(chosen, found, getattr(_holder(room, chosen), "refuses", None), in_dtype)
+
+
+def _second_choice(
+    plan: Plan, room: str, name: str, tensors: list[Tensor], constants: dict[str, float], parts: int, backend: str
+) -> Plan:
+    """The plan itself, or the reference where the kernel refuses these arguments."""
+    assert plan.refuses is not None
+    reason = plan.refuses(name, tensors, constants)
     if reason is None:
-        return chosen
+        return plan
     if backend != "auto":
-        raise Refusal(f"{room.rsplit('.', 1)[-1]} cannot answer `{name}` with backend={backend!r}: {reason}.")
-    _log_once(room, name, chosen, reason)
-    return choose(room, name, scores.device.type, "reference")
+        raise Refusal(f"{_spoken(room)} cannot answer `{name}` with backend={backend!r}: {reason}.")
+    _log_once(room, name, plan.backend, reason)
+    return _planned(room, name, tensors[0].device.type, parts, "reference")
 
 
 @functools.cache
@@ -201,11 +231,6 @@ def _kinds(room: str, name: str, parts: int) -> tuple[str, ...]:
 
 
 KIND = re.compile(r"(?P<kind>parts|value|state)(\[(?P<extra>\w+)\])?(:(?P<suffix>\w+))?")
-
-
-def _narrow(tensor: Tensor, kind: str, dtype: torch.dtype) -> Tensor:
-    private = kind.startswith("state") or ":" in kind
-    return tensor if private or not tensor.is_floating_point() else tensor.to(dtype)
 
 
 def _fake(
@@ -261,7 +286,8 @@ def which(scores: Any, structure: AbstractStructure) -> dict[str, str]:
     """
     device = structure.tensors(scores)[0].device.type
     answers = {}
-    for name in RETURNS:
+    marked = [name for name, value in vars(_holder(structure.room, "reference")).items() if hasattr(value, "returns")]
+    for name in dict.fromkeys((*RETURNS, *marked)):
         reasons = explain(structure.room, name, device)
         able = [backend for backend, reason in reasons.items() if reason is None]
         if not able:
@@ -289,4 +315,9 @@ def warm_up(structure: AbstractStructure, dtype: torch.dtype = torch.float32, de
         >>> structmax.warm_up(structmax.Simplex(), torch.float32) < 60
         True
     """
-    raise NotImplementedError
+    start = time.perf_counter()
+    for room in (structure.room, *structure.fronted):
+        examples = getattr(_holder(room, "reference"), "examples", None)
+        for name, tensors, fields in examples(torch.zeros(1, 4, dtype=dtype, device=device)) if examples else ():
+            call(room, name, tensors, fields, 1, "auto")
+    return time.perf_counter() - start

@@ -59,7 +59,7 @@ def last(scores: Tensor, dim: int, mask: Tensor | None, lengths: Tensor | None) 
     where = axis(scores, dim)
     if mask is not None:
         scores = scores.masked_fill(~_mask(mask, scores), -math.inf)
-    moved = scores.movedim(where, -1)
+    moved = scores if where == -1 else scores.movedim(where, -1)
     if lengths is not None:
         moved = moved.masked_fill(~prefix(lengths, moved), -math.inf)
     return moved
@@ -67,7 +67,7 @@ def last(scores: Tensor, dim: int, mask: Tensor | None, lengths: Tensor | None) 
 
 def back(moved: Tensor, dim: int) -> Tensor:
     """The way back: the last dimension to where `dim` was in a tensor of the same rank."""
-    return moved.movedim(-1, dim)
+    return moved if dim == -1 else moved.movedim(-1, dim)
 
 
 def _mask(mask: Tensor, scores: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ structure arrive as keywords.
 | `sample` | `noise` (B, S, K), uniform in [0, 1) | parts (B, S, …); chance is an argument, so backends agree draw by draw |
 
 `log_partition` alone, written in differentiable torch, supplies `marginals` and `marginals_jvp` through `by_autograd`.
+A reference may offer `examples(scores)`, calls (name, tensors, fields) of all its functions: what `warm_up` compiles.
 """
 
 import dataclasses
@@ -68,6 +69,8 @@ class AbstractStructure(ABC):
 
     event_dims: ClassVar[tuple[int, ...]]
     Parts: ClassVar[Any] = None
+    # Rooms that are no structures of their own and are reached through this one.
+    fronted: ClassVar[tuple[str, ...]] = ()
     registry: ClassVar[dict[str, "type[AbstractStructure]"]] = {}
 
     def __init_subclass__(cls) -> None:

@@ -14,7 +14,10 @@ from structmax import check
 from structmax.inference.entmax import entmax_value_rule
 from structmax.inference.normmax import normmax_value
 
-# Ω*(x) − x[target] per row, without the second term where target < 0.
+# Targets that are no class, as the simplex's room reads them: no target term, and a row that counts nothing.
+NOTHING, IGNORED = -1, -2
+
+# Ω*(x) − x[target] per row.
 Value = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -58,13 +61,18 @@ def _hard(
 ) -> tuple[Tensor, Tensor]:
     """The loss of each row, and the weights their mean divides by."""
     used = target != ignore_index
-    index = torch.where(used, target, 0)
-    losses = value(x, index) + vertex
-    importance = used.to(losses.dtype) if weight is None else torch.where(used, weight[index], 0.0)
-    smoothed = losses if weight is None else losses * weight[index]
+    index = torch.where(used, target, IGNORED)
+    losses = value(x, index)
+    if vertex:
+        losses = losses + torch.where(used, vertex, 0.0)
+    if weight is None and label_smoothing == 0:
+        return losses, used.sum()
+    safe = torch.where(used, target, 0)
+    importance = used.to(losses.dtype) if weight is None else torch.where(used, weight[safe], 0.0)
+    smoothed = losses * importance
     if label_smoothing > 0:
         # The loss of class c is this row's plus x[target] − x[c].
-        ahead = losses + x.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+        ahead = losses + x.gather(-1, safe.unsqueeze(-1)).squeeze(-1)
         spread = _uniform(x, ahead, weight)
         smoothed = (1 - label_smoothing) * smoothed + label_smoothing * spread
     return torch.where(used, smoothed, 0.0), importance.sum()
@@ -84,8 +92,7 @@ def _soft(
     weight: Tensor | None,
     label_smoothing: float,
 ) -> tuple[Tensor, Tensor]:
-    nothing = torch.full(x.shape[:-1], -1, dtype=torch.int64, device=x.device)
-    ahead = value(x, nothing)
+    ahead = value(x, torch.full(x.shape[:-1], NOTHING, dtype=torch.int64, device=x.device))
     weighted = target if weight is None else target * weight
     total = weighted.sum(-1)
     share = weighted / torch.where(total > 0, total, 1.0).unsqueeze(-1)
@@ -283,7 +290,7 @@ def normmax_loss(
     def value(x: Tensor, index: Tensor) -> Tensor:
         ahead = normmax_value(x, alpha, backend)
         chosen = x.gather(-1, index.clamp_min(0).unsqueeze(-1)).squeeze(-1)
-        return torch.where(index < 0, ahead, ahead - chosen)
+        return torch.where(index == IGNORED, 0.0, torch.where(index == NOTHING, ahead, ahead - chosen))
 
     def norm(y: Tensor) -> Tensor:
         return torch.linalg.vector_norm(y, alpha, -1)

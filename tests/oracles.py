@@ -1,4 +1,4 @@
-"""Independent answers, in numpy and mpmath: sorting, bisection in high precision, and brute force over fusion patterns."""
+"""Independent answers, in numpy and mpmath: sorting, bisection in high precision, brute force over fusion patterns."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -95,7 +95,7 @@ def normmax(x: Array, alpha: float) -> Array:
 
 
 def capped(x: Array, lower: Array, upper: Array, total: Array, soft: bool) -> Array:
-    """The point clip(g(x − τ), lower, upper) of sum `total`, by bisection on τ; g is exp if `soft`, else the identity."""
+    """The point clip(g(x − τ), lower, upper) of sum `total`, by bisection on τ; g is exp or the identity."""
 
     def clipped(tau: Array) -> Array:
         return np.clip(np.exp(x - tau) if soft else x - tau, lower, upper)
@@ -145,7 +145,9 @@ def minimise(x: Array, penalty: Callable[[Array], Array], cells: Iterator[Cell],
         level = np.stack([(x[:, c].sum(-1) - cost) / len(c) for c, cost in zip(clusters, costs, strict=True)], -1)
         patterns = [(True,) * len(clusters)]
         if domain != "all":
-            patterns = [p for p in itertools.product((False, True), repeat=len(clusters)) if domain != "simplex" or any(p)]
+            patterns = [
+                p for p in itertools.product((False, True), repeat=len(clusters)) if domain != "simplex" or any(p)
+            ]
         for free in map(np.array, patterns):
             value = np.where(free, level, 0.0)
             if domain == "simplex":

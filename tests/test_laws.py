@@ -65,7 +65,9 @@ def test_a_structure_in_one_file_gets_marginals_from_its_log_partition():
 
 
 def test_the_laws_catch_a_wrong_structure():
-    with pytest.raises(AssertionError, match=r"SkewedCoin breaks law_log_partition on reference: log_partition, random"):
+    with pytest.raises(
+        AssertionError, match=r"SkewedCoin breaks law_log_partition on reference: log_partition, random"
+    ):
         check_structure(SkewedCoin(), draw)
 
 

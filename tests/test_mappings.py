@@ -181,7 +181,8 @@ def test_masks_and_lengths_are_forbidden_entries(case: Case, backend: str) -> No
     lengths = torch.tensor([[6], [4], [2], [3]])
     short = case(x, lengths=lengths, backend=backend)
     for row, length in enumerate(lengths.flatten().tolist()):
-        if not case.name.startswith("prox_owl"):
+        # the weights of OWL go with the size of the row
+        if case.name != "prox_owl":
             close(short[row, :, :length], case(x[row, :, :length], backend=backend), 1e-12)
         assert not short[row, :, length:].any()
 
@@ -214,9 +215,10 @@ def test_forbidden_entries_get_no_gradient(case: Case, backend: str) -> None:
     (gradient,) = torch.autograd.grad((p * normal(5, 6, seed=1)).sum(), x)
     assert gradient.isfinite().all()
     assert not gradient[x.isinf()].any()
-    close(p[1:, [0, 1, 3, 4, 5]], case(x[1:, [0, 1, 3, 4, 5]], backend=backend).detach(), 1e-12) if (
-        case.name != "prox_owl"
-    ) else None
+    # the weights of OWL go with the size of the row
+    if case.name != "prox_owl":
+        kept = [0, 1, 3, 4, 5]
+        close(p[1:, kept], case(x[1:, kept], backend=backend).detach(), 1e-12)
 
 
 @on_each_mapping
@@ -306,7 +308,9 @@ def test_alpha_may_differ_by_row_and_by_head(backend: str) -> None:
         close(structmax.entmax(matrix, alpha, backend=backend), rowwise(matrix, rows), 1e-12)
     zero_d = torch.tensor(1.3, dtype=torch.float64)
     close(structmax.entmax(scores, zero_d, backend=backend), structmax.entmax(scores, 1.3, backend=backend), 1e-12)
-    close(structmax.entmax(scores, zero_d[None], backend=backend), structmax.entmax(scores, 1.3, backend=backend), 1e-12)
+    close(
+        structmax.entmax(scores, zero_d[None], backend=backend), structmax.entmax(scores, 1.3, backend=backend), 1e-12
+    )
     # another dim: size 1 there
     columns = torch.tensor([[1.2, 1.5, 2.0]], dtype=torch.float64)
     close(structmax.entmax(normal(5, 3), columns, 0, backend=backend).t(), rowwise(normal(5, 3).t(), columns[0]), 1e-12)

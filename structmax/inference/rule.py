@@ -53,14 +53,15 @@ def ask(
     Keyword tensors that carry the batch are flattened too; numbers pass through. `parts` is how many of the tensors
     are scores.
     """
+    if batch == 1:
+        return backends.call(room, name, tensors, fields, parts, backend)
     shape = tensors[0].shape[:batch]
     # not shape.numel(), which would fix a symbolic batch
     rows = math.prod(shape)
 
-    def flat(tensor: Tensor) -> Tensor:
-        return tensor.reshape((rows, *tensor.shape[batch:]))
+    def flat(value: Any) -> Any:
+        return value.reshape((rows, *value.shape[batch:])) if isinstance(value, Tensor) else value
 
-    named = {key: flat(value) for key, value in fields.items() if isinstance(value, Tensor)}
-    numbers = {key: value for key, value in fields.items() if not isinstance(value, Tensor)}
-    out = backends.call(room, name, [flat(t) for t in tensors], named, numbers, parts, backend)
+    flat_fields = {key: flat(value) for key, value in fields.items()}
+    out = backends.call(room, name, tuple(flat(t) for t in tensors), flat_fields, parts, backend)
     return [t.reshape((*shape, *t.shape[1:])) for t in out]

@@ -6,6 +6,7 @@ negative, and would not vectorise them. `row` and `out` are contiguous and one-d
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 # One cache line, and one AVX-512 register, of float32.
@@ -22,6 +23,10 @@ def _pointer(context, builder, array_type, array, start):
 
 def _load(context, builder, array_type, array, start):
     return builder.load(_pointer(context, builder, array_type, array, start), align=array_type.dtype.bitwidth // 8)
+
+
+def _store(context, builder, values, array_type, array, start):
+    builder.store(values, _pointer(context, builder, array_type, array, start), align=array_type.dtype.bitwidth // 8)
 
 
 def _splat(builder, vector_type, scalar):
@@ -76,8 +81,7 @@ def block_shift(typingctx, row, start, origin, scale, out, begin):
         values = _load(context, builder, signature.args[0], row, start)
         values = builder.fsub(values, _splat(builder, values.type, origin))
         values = builder.fmul(values, _splat(builder, values.type, scale))
-        size = signature.args[0].dtype.bitwidth // 8
-        builder.store(values, _pointer(context, builder, signature.args[4], out, begin), align=size)
+        _store(context, builder, values, signature.args[4], out, begin)
         return context.get_dummy_value()
 
     return types.void(row, types.intp, row.dtype, row.dtype, out, types.intp), codegen
@@ -90,8 +94,145 @@ def block_copy(typingctx, row, start, out, begin):
     def codegen(context, builder, signature, args):
         row, start, out, begin = args
         values = _load(context, builder, signature.args[0], row, start)
-        size = signature.args[0].dtype.bitwidth // 8
-        builder.store(values, _pointer(context, builder, signature.args[2], out, begin), align=size)
+        _store(context, builder, values, signature.args[2], out, begin)
         return context.get_dummy_value()
 
     return types.void(row, types.intp, out, types.intp), codegen
+
+
+@intrinsic
+def block_transpose(typingctx, row, start, stride, out, begin):
+    """out[begin + BLOCK·j + i] = row[start + stride·i + j] for i and j below BLOCK: BLOCK rows become lanes."""
+
+    def codegen(context, builder, signature, args):
+        row, start, stride, out, begin = args
+        vectors = []
+        for i in range(BLOCK):
+            offset = builder.add(start, builder.mul(stride, ir.Constant(stride.type, i)))
+            vectors.append(_load(context, builder, signature.args[0], row, offset))
+        # Interleaving the first half of the vectors with the second moves one bit of i past j; four times do.
+        half = BLOCK // 2
+        low = [lane // 2 + BLOCK * (lane % 2) for lane in range(BLOCK)]
+        high = [lane + half for lane in low]
+        masks = [ir.Constant(ir.VectorType(_INDEX, BLOCK), lanes) for lanes in (low, high)]
+        for _ in range(BLOCK.bit_length() - 1):
+            pairs = zip(vectors[:half], vectors[half:], strict=True)
+            vectors = [builder.shuffle_vector(a, b, mask) for a, b in pairs for mask in masks]
+        for j, values in enumerate(vectors):
+            offset = builder.add(begin, ir.Constant(begin.type, BLOCK * j))
+            _store(context, builder, values, signature.args[3], out, offset)
+        return context.get_dummy_value()
+
+    return types.void(row, types.intp, types.intp, out, types.intp), codegen
+
+
+def _over_lanes(context, builder, tile_type, tile, count, initial, step):
+    """Fold `step(accumulators, values)` over `count` vectors of `tile`; the accumulators stay in registers."""
+    slots = [cgutils.alloca_once_value(builder, value) for value in initial]
+    with cgutils.for_range(builder, count) as loop:
+        start = builder.mul(loop.index, ir.Constant(loop.index.type, BLOCK))
+        values = _load(context, builder, tile_type, tile, start)
+        for slot, value in zip(slots, step([builder.load(slot) for slot in slots], values), strict=True):
+            builder.store(value, slot)
+    return [builder.load(slot) for slot in slots]
+
+
+@intrinsic
+def lane_peaks(typingctx, tile, count, out):
+    """out[i] = the largest of tile[BLOCK·j + i] over j < count, NaN if any of them is NaN."""
+
+    def codegen(context, builder, signature, args):
+        tile, count, out = args
+
+        def step(accumulators, values):
+            (peak,) = accumulators
+            stays = builder.or_(builder.fcmp_ordered(">", peak, values), builder.fcmp_unordered("uno", peak, peak))
+            return [builder.select(stays, peak, values)]
+
+        zero = ir.Constant(count.type, 0)
+        first = _load(context, builder, signature.args[0], tile, zero)
+        (peak,) = _over_lanes(context, builder, signature.args[0], tile, count, [first], step)
+        _store(context, builder, peak, signature.args[2], out, zero)
+        return context.get_dummy_value()
+
+    return types.void(tile, types.intp, out), codegen
+
+
+@intrinsic
+def lane_sums(typingctx, tile, count, top, square, out):
+    """Σ u^b in out[i] and Σ u^(b−1) in out[BLOCK + i], for u = [tile[BLOCK·j + i] + top[i]]₊; b = 2 if `square`, or 1."""
+
+    def codegen(context, builder, signature, args):
+        tile, count, top, square, out = args
+        tile_type, _, top_type, _, out_type = signature.args
+        zero = ir.Constant(count.type, 0)
+        threshold = _load(context, builder, top_type, top, zero)
+        zeros = ir.Constant(threshold.type, [0.0] * BLOCK)
+        ones = ir.Constant(threshold.type, [1.0] * BLOCK)
+
+        def step(squared):
+            def add(accumulators, values):
+                mass, slope = accumulators
+                u = builder.fadd(values, threshold)
+                inside = builder.fcmp_ordered(">", u, zeros)
+                u = builder.select(inside, u, zeros)
+                height = builder.fmul(u, u, flags=["contract"]) if squared else u
+                weight = u if squared else builder.select(inside, ones, zeros)
+                return [builder.fadd(mass, height, flags=["contract"]), builder.fadd(slope, weight)]
+
+            return add
+
+        with builder.if_else(square) as branches:
+            for squared, branch in zip((True, False), branches, strict=True):
+                with branch:
+                    sums = _over_lanes(context, builder, tile_type, tile, count, [zeros, zeros], step(squared))
+                    for i, values in enumerate(sums):
+                        place = ir.Constant(count.type, i * BLOCK)
+                        _store(context, builder, values, out_type, out, place)
+        return context.get_dummy_value()
+
+    return types.void(tile, types.intp, top, types.boolean, out), codegen
+
+
+@intrinsic
+def lane_shift(typingctx, tile, count, origin, scale):
+    """tile[BLOCK·j + i] = (tile[BLOCK·j + i] − origin[i]) · scale, in place."""
+
+    def codegen(context, builder, signature, args):
+        tile, count, origin, scale = args
+        tile_type, _, origin_type, _ = signature.args
+        origins = _load(context, builder, origin_type, origin, ir.Constant(count.type, 0))
+        scales = _splat(builder, origins.type, scale)
+        with cgutils.for_range(builder, count) as loop:
+            start = builder.mul(loop.index, ir.Constant(loop.index.type, BLOCK))
+            values = _load(context, builder, tile_type, tile, start)
+            values = builder.fmul(builder.fsub(values, origins), scales)
+            _store(context, builder, values, tile_type, tile, start)
+        return context.get_dummy_value()
+
+    return types.void(tile, types.intp, origin, tile.dtype), codegen
+
+
+@intrinsic
+def lane_step(typingctx, sums, square, tolerance, top):
+    """Newton's step from the results of `lane_sums`, for the lanes whose mass exceeds 1; whether any of them moved."""
+
+    def codegen(context, builder, signature, args):
+        sums, square, tolerance, top = args
+        sums_type, _, _, top_type = signature.args
+        first, second = (ir.Constant(ir.IntType(64), place) for place in (0, BLOCK))
+        mass = _load(context, builder, sums_type, sums, first)
+        slope = _load(context, builder, sums_type, sums, second)
+        old = _load(context, builder, top_type, top, first)
+        ones = ir.Constant(mass.type, [1.0] * BLOCK)
+        name = f"llvm.sqrt.v{BLOCK}f{sums_type.dtype.bitwidth}"
+        signature_of_root = ir.FunctionType(mass.type, [mass.type])
+        root = builder.call(cgutils.get_or_insert_function(builder.module, signature_of_root, name), [mass])
+        norm = builder.select(square, root, ones)
+        new = builder.fsub(old, builder.fdiv(builder.fsub(mass, norm), slope))
+        excess = builder.fcmp_ordered(">", builder.fsub(mass, ones), _splat(builder, mass.type, tolerance))
+        moves = builder.and_(excess, builder.fcmp_ordered("<", new, old))
+        _store(context, builder, builder.select(moves, new, old), top_type, top, first)
+        return _any(builder, moves)
+
+    return types.boolean(sums, types.boolean, sums.dtype, top), codegen

@@ -69,7 +69,7 @@ def mappings_1d(rivals: Sequence[Sequence[float]] = ((0.0,), (0.5, 0.0)), reach:
     for axes, fixed in zip(panels, rivals, strict=True):
         scores = torch.cat([moving[:, None], torch.tensor(fixed, dtype=torch.float64).expand(len(moving), -1)], -1)
         for name, (mapping, colour, style) in STYLES.items():
-            axes.plot(moving, mapping(scores)[:, 0], color=colour, linestyle=style, linewidth=1.9, label=name)
+            axes.plot(moving.numpy(), mapping(scores)[:, 0].numpy(), color=colour, linestyle=style, linewidth=1.9, label=name)
         _plain(axes, f"{len(fixed) + 1} classes: x = (t, {', '.join(f'{score:g}' for score in fixed)})")
         axes.grid(color=PALE, linewidth=0.6)
         axes.set(xlabel="t", xlim=(-reach, reach), ylim=(-0.03, 1.03))
@@ -127,10 +127,10 @@ def _score_plane(axes: Axes, mapping: Mapping, reach: float) -> None:
     p = mapping(_scores_at(plane))
     extent = (-reach, reach, -reach, reach)
     axes.imshow(
-        (p > 0).sum(-1), origin="lower", extent=extent, cmap=ListedColormap(SUPPORTS), vmin=0.5, vmax=3.5, alpha=0.75
+        (p > 0).sum(-1).numpy(), origin="lower", extent=extent, cmap=ListedColormap(SUPPORTS), vmin=0.5, vmax=3.5, alpha=0.75
     )
     levels = [0.4, 0.6, 0.7, 0.8, 0.9, 0.99]
-    axes.contour(ticks, ticks, p.amax(-1), levels=levels, colors=INK, linewidths=0.6, alpha=0.75)
+    axes.contour(ticks.numpy(), ticks.numpy(), p.amax(-1).numpy(), levels=levels, colors=INK, linewidths=0.6, alpha=0.75)
     _outline(axes, INK, 1.6)
 
 
@@ -140,7 +140,7 @@ def _landing(axes: Axes, mapping: Mapping, reach: float, lines: int) -> None:
         for flip, colour in ((False, "#0072B2"), (True, "#D55E00")):
             line = torch.stack([steps, level.expand_as(steps)], -1)
             landed = mapping(_scores_at(line.flip(-1) if flip else line)) @ CORNERS
-            axes.plot(*landed.T, color=colour, linewidth=0.8, alpha=0.8)
+            axes.plot(*landed.T.numpy(), color=colour, linewidth=0.8, alpha=0.8)
     _outline(axes, QUIET, 1.0)
     for corner, label in zip(CORNERS, ("1", "2", "3"), strict=True):
         x, y = (corner * 1.16).tolist()
@@ -149,7 +149,7 @@ def _landing(axes: Axes, mapping: Mapping, reach: float, lines: int) -> None:
 
 
 def _outline(axes: Axes, colour: str, width: float) -> None:
-    axes.plot(*CORNERS[[0, 1, 2, 0]].T, color=colour, linewidth=width, zorder=3)
+    axes.plot(*CORNERS[[0, 1, 2, 0]].T.numpy(), color=colour, linewidth=width, zorder=3)
 
 
 def _support_legend(figure: Figure) -> None:
@@ -197,7 +197,7 @@ def bars(scores: Sequence[float] = (0.9, 1.1, 1.0, 0.2, -0.3, 0.65, 0.75, -1.0, 
 def _bars(axes: Axes, name: str, values: Tensor, bound: float | None) -> None:
     places = torch.arange(len(values))
     if name == "scores":
-        axes.bar(places, values, color=QUIET, width=0.72)
+        axes.bar(places.numpy(), values.numpy(), color=QUIET, width=0.72)
         axes.axhline(0.0, color=QUIET, linewidth=0.8)
         _plain(axes, name)
     else:
@@ -206,8 +206,8 @@ def _bars(axes: Axes, name: str, values: Tensor, bound: float | None) -> None:
         shared = level_of.bincount()[level_of] > 1
         rank = len(levels) - 1 - level_of
         colours = [CLUSTERS[r % len(CLUSTERS)] if s else "#5B7083" for r, s in zip(rank.tolist(), shared, strict=True)]
-        axes.bar(places, values, color=colours, width=0.72)
-        axes.plot(places[zero], values[zero], "o", markersize=4, markerfacecolor="white", markeredgecolor=QUIET)
+        axes.bar(places.numpy(), values.numpy(), color=colours, width=0.72)
+        axes.plot(places[zero].numpy(), values[zero].numpy(), "o", markersize=4, markerfacecolor="white", markeredgecolor=QUIET)
         top = max(float(values.max()), bound or 0.0)
         axes.set_ylim(-0.02 * top, 1.12 * top)
         _plain(axes, f"{name}   ({int((~zero).sum())} of {len(values)})")

@@ -20,6 +20,7 @@ class Simplex(AbstractStructure):
     """
 
     event_dims: ClassVar[tuple[int, ...]] = (1,)
+    fronted: ClassVar[tuple[str, ...]] = ("structmax.structures.capped_simplex", "structmax.structures.proximal")
 
     def check(self, scores: Scores) -> None:
         if not isinstance(scores, Tensor) or scores.dim() < 1 or scores.shape[-1] < 1:

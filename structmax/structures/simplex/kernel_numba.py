@@ -12,11 +12,18 @@ from structmax.numerics.kernel_numba_math import exp, log, log1p
 from structmax.numerics.kernel_numba_vector import BLOCK, block_copy, block_some
 from structmax.structures.simplex.kernel_numba_threshold import (
     CHUNK,
+    SHORT,
     add_exactly,
     anchored,
     find_peaks,
     is_nan,
+    lane_scratch,
+    lane_thresholds,
+    lanes_fit,
+    mean_score,
+    mean_score_anchored,
     scratch,
+    shift,
     threshold,
 )
 
@@ -87,42 +94,29 @@ def _fill(row, origin, t, total, e, weight, peaks, out):
         _fill_power(row, dtype(origin), e, t, dtype(weight / total), peaks, out)
 
 
-@compiled("contract", "reassoc")
-def _mean_score(z, e, tau, total):
-    """e Σ p z over the candidates, as `_threshold` left them in `z`."""
-    dtype = z.dtype.type
-    zero, one = dtype(0), dtype(1)
-    mean = 0.0
-    if e == 1 or e == 0.5:
-        top = dtype(1 - e * tau)
-        for i in range(z.size):
-            u = z[i] + top
-            if u > zero:
-                mean += z[i] * (u if e == 1 else u * u)
-        return mean
-    k, b = dtype(e / (1 - e * tau)), dtype(1 / e)
-    for i in range(z.size):
-        w = k * z[i]
-        if w > -one and z[i] > -np.inf:
-            mean += z[i] * exp(b * log1p(w))
-    return e * mean / total
-
-
-@compiled()
-def _mean_score_anchored(row, anchor, p_anchor, e):
-    root, b, mean = p_anchor**e, 1 / e, 0.0
-    for i in range(row.size):
-        d = float(row[i]) - anchor
-        if d > 0:
-            mean += d * (root + e * d) ** b
-    return e * mean
-
-
 # --- slices of rows ------------------------------------------------------------------------------------------------
 
 
 @compiled()
+def _entmax_lanes(start, stop, x, e, tolerance, p):
+    dtype = x.dtype.type
+    work, peaks, taus = lane_scratch(x)
+    for lead in range(start, stop, BLOCK):
+        # The last tile overlaps the one before it.
+        first = min(lead, stop - BLOCK)
+        lane_thresholds(x, first, e, work, tolerance, peaks, taus)
+        for i in range(BLOCK):
+            if peaks[i] > -np.inf:
+                _fill_polynomial(x[first + i], peaks[i], e, taus[i], dtype(1), p[first + i])
+            else:
+                p[first + i] = peaks[i] if is_nan(peaks[i]) else dtype(0)
+
+
+@compiled()
 def _entmax_rows(start, stop, x, alpha, tolerance, p):
+    if lanes_fit(x, stop - start, alpha):
+        _entmax_lanes(start, stop, x, alpha[0] - 1, tolerance, p)
+        return
     dtype = x.dtype.type
     peaks, crest, z = scratch(x)
     y = np.empty(x.shape[1])
@@ -141,32 +135,51 @@ def _entmax_rows(start, stop, x, alpha, tolerance, p):
 
 
 @compiled()
+def _write_value(row, target, alpha, origin, t, tau, mean, state):
+    """With the origin o of the state Σ p^α = Σ p (p_o^e + e (x − o)), so that Ω* − o = (τ_o + e Σ p (x − o)) / α."""
+    if origin == -np.inf:
+        state[:] = 0
+        return -np.inf if target < 0 else np.inf
+    state[0], state[1] = origin, t
+    return (tau + mean) / alpha + (origin if target < 0 else origin - float(row[target]))
+
+
+@compiled()
+def _value_lanes(start, stop, x, target, e, tolerance, value, state):
+    work, peaks, taus = lane_scratch(x)
+    z = np.empty(x.shape[1], x.dtype)
+    for lead in range(start, stop, BLOCK):
+        first = min(lead, stop - BLOCK)
+        lane_thresholds(x, first, e, work, tolerance, peaks, taus)
+        for i in range(BLOCK):
+            row, origin, tau, k = x[first + i], float(peaks[i]), taus[i], first + i
+            shift(row, peaks[i], x.dtype.type(e), z)
+            mean = mean_score(z, e, tau, 1.0)
+            value[k] = _write_value(row, target[k], 1 + e, origin, tau, tau, mean, state[k])
+
+
+@compiled()
 def _value_rows(start, stop, x, target, alpha, tolerance, value, state):
+    if lanes_fit(x, stop - start, alpha):
+        _value_lanes(start, stop, x, target, alpha[0] - 1, tolerance, value, state)
+        return
     peaks, crest, z = scratch(x)
     y = np.empty(x.shape[1])
     for i in range(start, stop):
         row = x[i]
         e = alpha[i % alpha.size] - 1
         peak = find_peaks(row, peaks, z)
-        if is_nan(peak):
-            value[i] = state[i, 0] = state[i, 1] = np.nan
-            continue
-        if peak == -np.inf:
-            value[i] = -np.inf if target[i] < 0 else np.inf
-            state[i, 0] = state[i, 1] = 0
-            continue
-        # Σ p^α = Σ p (p_o^e + e (x − o)) for the origin o of the state: Ω* − o = (τ_o + e Σ p (x − o)) / α.
-        if e > 1:
-            origin, t = anchored(row, peak, e, y)
-            tau = (1 - t**e) / e
-            mean = _mean_score_anchored(row, origin, t, e)
-        else:
-            origin = float(peak)
-            tau, count, total = threshold(row, peak, e, peaks, crest, z, tolerance)
-            t = tau
-            mean = 0.0 if e == 0 else _mean_score(z[:count], e, tau, total)
-        state[i, 0], state[i, 1] = origin, t
-        value[i] = (tau + mean) / (1 + e) + (origin if target[i] < 0 else origin - float(row[target[i]]))
+        origin, t, tau, mean = float(peak), float(peak), 0.0, 0.0
+        if peak > -np.inf:
+            if e > 1:
+                origin, t = anchored(row, peak, e, y)
+                tau = (1 - t**e) / e
+                mean = mean_score_anchored(row, origin, t, e)
+            else:
+                tau, count, total = threshold(row, peak, e, peaks, crest, z, tolerance)
+                t = tau
+                mean = mean_score(z[:count], e, tau, total) if e != 0 else 0.0
+        value[i] = _write_value(row, target[i], 1 + e, origin, t, tau, mean, state[i])
 
 
 @compiled()
@@ -185,8 +198,8 @@ def _gradient_rows(start, stop, x, state, target, d_value, alpha, d_x):
         row = x[i]
         e = alpha[i % alpha.size] - 1
         origin, t, weight, hit = float(state[i, 0]), float(state[i, 1]), float(d_value[i]), target[i]
-        if weight == 0 or is_nan(t):
-            d_x[i] = dtype(t * weight) if weight != 0 else dtype(0)
+        if weight == 0 or is_nan(origin):
+            d_x[i] = dtype(0 if weight == 0 else origin)
             continue
         total = 1.0
         if e == 0:
@@ -200,62 +213,76 @@ def _gradient_rows(start, stop, x, state, target, d_value, alpha, d_x):
 
 
 @compiled("contract", "reassoc")
-def _weights(s, v, e):
-    """Turn the probabilities in `s` into s = p^(2−α) on the support; Σ s and Σ s v."""
-    dtype = s.dtype.type
+def _weigh(p, v, e, s):
+    """s = p^(2−α) on the support, and the mean of v under it; NaN in p is carried on by zero · p."""
+    dtype = p.dtype.type
     zero, one, exponent = dtype(0), dtype(1), dtype(1 - e)
     total, moment = 0.0, 0.0
-    for start in range(0, s.size, CHUNK):
-        s_part, v_part = s[start : start + CHUNK], v[start : start + CHUNK]
+    for start in range(0, p.size, CHUNK):
+        p_part, v_part, s_part = p[start : start + CHUNK], v[start : start + CHUNK], s[start : start + CHUNK]
         a, c = zero, zero
         if e == 1:
-            for i in range(s_part.size):
-                # zero · p carries a NaN on.
-                s_part[i] = zero if s_part[i] <= zero else one + zero * s_part[i]
+            for i in range(p_part.size):
+                weight = zero if p_part[i] <= zero else one + zero * p_part[i]
+                s_part[i] = weight
+                a += weight
+                c += zero if p_part[i] <= zero else weight * v_part[i]
         elif e == 0.5:
-            for i in range(s_part.size):
-                s_part[i] = math.sqrt(s_part[i])
-        elif e != 0:
-            for i in range(s_part.size):
-                power = exp(exponent * log(s_part[i]))
-                s_part[i] = zero if s_part[i] <= zero else power
-        for i in range(s_part.size):
-            a += s_part[i]
-            c += zero if s_part[i] <= zero else s_part[i] * v_part[i]
+            for i in range(p_part.size):
+                weight = math.sqrt(p_part[i])
+                s_part[i] = weight
+                a += weight
+                c += zero if p_part[i] <= zero else weight * v_part[i]
+        elif e == 0:
+            for i in range(p_part.size):
+                s_part[i] = p_part[i]
+                a += p_part[i]
+                c += zero if p_part[i] <= zero else p_part[i] * v_part[i]
+        else:
+            for i in range(p_part.size):
+                power = exp(exponent * log(p_part[i]))
+                weight = zero if p_part[i] <= zero else power + zero * p_part[i]
+                s_part[i] = weight
+                a += weight
+                c += zero if p_part[i] <= zero else weight * v_part[i]
         total += a
         moment += c
-    return total, moment
+    return dtype(moment / total if total != 0 else 0.0)
+
+
+@compiled("contract")
+def _center(s, v, mean, out):
+    """s (v − mean) on the support."""
+    zero = s.dtype.type(0)
+    for i in range(s.size):
+        out[i] = zero if s[i] <= zero else s[i] * (v[i] - mean)
 
 
 @compiled()
 def _pullback_steep(p, v, e, out):
-    """For α > 2 s is largest where p is lowest; in units of that, and relative to v there, nothing cancels."""
+    """For α > 2, where s is by far the largest at the lowest p: v is measured from there, and the mean in units of s
+    there. That entry's own product, where v − mean would cancel, is what makes the products sum to 0."""
     lowest = 0
     for i in range(p.size):
-        if p[lowest] <= 0 or 0 < p[i] < p[lowest] or p[i] != p[i]:
+        if p[lowest] <= 0 or 0 < p[i] < p[lowest] or is_nan(p[i]):
             lowest = i
     p_lowest, v_lowest = float(p[lowest]), float(v[lowest])
     total, moment = 0.0, 0.0
     for i in range(p.size):
         if not p[i] <= 0:
-            s = (p[i] / p_lowest) ** (1 - e)
-            total += s
-            moment += s * (v[i] - v_lowest)
-    mean, unit = moment / total, p_lowest ** (1 - e)
+            share = (p[i] / p_lowest) ** (1 - e)
+            total += share
+            moment += share * (v[i] - v_lowest)
+    mean, rest = moment / total, 0.0
     for i in range(p.size):
-        rise = (v[i] - v_lowest) - mean
-        if p[i] <= 0 or rise == 0:
-            out[i] = 0
-        else:
-            out[i] = unit * ((p[i] / p_lowest) ** (1 - e) * rise)
-
-
-@compiled("contract")
-def _center(s, v, mean):
-    """s (v − mean) on the support, in the place of `s`."""
-    zero = s.dtype.type(0)
-    for i in range(s.size):
-        s[i] = zero if s[i] <= zero else s[i] * (v[i] - mean)
+        out[i] = 0
+        if not p[i] <= 0 and i != lowest:
+            s = min(float(p[i]) ** (1 - e), float(np.finfo(p.dtype).max))
+            product = s * ((v[i] - v_lowest) - mean)
+            out[i] = product
+            rest += product
+    # A mean that is NaN belongs to a row without support, or with a NaN.
+    out[lowest] = -rest if p_lowest > 0 and not is_nan(mean) else (0.0 if p_lowest <= 0 else mean)
 
 
 @compiled()
@@ -263,30 +290,34 @@ def _pullback_rows(start, stop, p, v, alpha, out):
     n = p.shape[1]
     full = n // BLOCK
     live = np.empty(full + 1, np.int64)
-    s, u = np.empty((full + 1) * BLOCK, p.dtype), np.empty((full + 1) * BLOCK, p.dtype)
+    q, u, s = np.empty(n, p.dtype), np.empty(n, p.dtype), np.empty(n, p.dtype)
     for i in range(start, stop):
         p_row, v_row, out_row = p[i], v[i], out[i]
         e = alpha[i % alpha.size] - 1
         if e > 1:
             _pullback_steep(p_row, v_row, e, out_row)
             continue
+        if n <= SHORT:
+            mean = _weigh(p_row, v_row, e, s)
+            _center(s, v_row, mean, out_row)
+            continue
         count = 0
         for k in range(full):
             live[count] = k * BLOCK
             count += block_some(p_row, k * BLOCK)
         for k in range(count):
-            block_copy(p_row, live[k], s, k * BLOCK)
+            block_copy(p_row, live[k], q, k * BLOCK)
             block_copy(v_row, live[k], u, k * BLOCK)
         # The entries after the last full block always take part.
         size = count * BLOCK + n - full * BLOCK
-        s[count * BLOCK : size] = p_row[full * BLOCK :]
+        q[count * BLOCK : size] = p_row[full * BLOCK :]
         u[count * BLOCK : size] = v_row[full * BLOCK :]
-        total, moment = _weights(s[:size], u[:size], e)
-        _center(s[:size], u[:size], p.dtype.type(moment / total if total != 0 else 0.0))
+        mean = _weigh(q[:size], u, e, s)
+        _center(s[:size], u, mean, q)
         out_row[: full * BLOCK] = 0
         for k in range(count):
-            block_copy(s, k * BLOCK, out_row, live[k])
-        out_row[full * BLOCK :] = s[count * BLOCK : size]
+            block_copy(q, k * BLOCK, out_row, live[k])
+        out_row[full * BLOCK :] = q[count * BLOCK : size]
 
 
 # --- the questions -------------------------------------------------------------------------------------------------
@@ -317,7 +348,7 @@ def entmax_pullback(p: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
     return out
 
 
-@returns("value", "state")
+@returns("value", "state:2")
 def entmax_value(x: Tensor, target: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     """Ω*_α(x) − x[target] per row (without the second term where target < 0): (B,), and the state: (B, 2)."""
     value, state = x.new_empty(len(x)), x.new_empty(len(x), 2)
@@ -335,19 +366,16 @@ def entmax_gradient(x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, a
     return d_x
 
 
-@returns("value")
 def log_partition(x: Tensor) -> Tensor:
     """log Σ exp x: (B,)."""
     return entmax_value(x, torch.full((len(x),), -1), 1.0)[0]
 
 
-@returns("parts")
 def marginals(x: Tensor) -> Tensor:
     """softmax x: (B, n)."""
     return entmax(x, 1.0)
 
 
-@returns("parts")
 def marginals_jvp(x: Tensor, v: Tensor) -> Tensor:
     """p · (v − ⟨p, v⟩) with p = softmax x: (B, n)."""
     return entmax_pullback(entmax(x, 1.0), v, 1.0)

@@ -11,8 +11,19 @@ import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
 from structmax.numerics.kernel_numba_math import exp, log1p
-from structmax.numerics.kernel_numba_vector import BLOCK, block_peak, block_shift
+from structmax.numerics.kernel_numba_vector import (
+    BLOCK,
+    block_peak,
+    block_shift,
+    block_transpose,
+    lane_peaks,
+    lane_shift,
+    lane_step,
+    lane_sums,
+)
 
+# Rows up to this length are solved BLOCK at a time, each in its own lane.
+SHORT = 256
 # Sums are kept in the dtype of the scores over this many entries, and in float64 beyond.
 CHUNK = 1024
 # With fewer blocks than this, finding a start for Newton's method costs more than it saves.
@@ -60,7 +71,7 @@ def find_peaks(row, peaks, z):
 
 
 @compiled()
-def _shift(scores, peak, scale, out):
+def shift(scores, peak, scale, out):
     for i in range(scores.size):
         out[i] = (scores[i] - peak) * scale
 
@@ -78,7 +89,7 @@ def _gather(row, peak, scale, crest, cut, z):
         size += BLOCK if crest[i] > cut else 0
     if full < crest.size and crest[full] > cut:
         z[size : size + BLOCK] = -np.inf
-        _shift(row[full * BLOCK :], peak, scale, z[size:])
+        shift(row[full * BLOCK :], peak, scale, z[size:])
         size += BLOCK
     return size
 
@@ -181,7 +192,7 @@ def threshold(row, peak, e, peaks, crest, z, tolerance):
     """τ, the number of candidates left in `z`, and the normaliser Σ u^b / u_max^b, for α ≤ 2."""
     dtype = row.dtype.type
     if e == 0:
-        _shift(row, peak, dtype(1), z[: row.size])
+        shift(row, peak, dtype(1), z[: row.size])
         total = _exp_sum(z[: row.size])
         return math.log(total), row.size, total
     warm = WARM_STEPS if peaks.size >= WARM_BLOCKS else 0
@@ -189,18 +200,62 @@ def threshold(row, peak, e, peaks, crest, z, tolerance):
     margin = 1 + 8 * tolerance
     if e == 1 or e == 0.5:
         scale = dtype(e)
-        _shift(peaks, peak, scale, crest)
+        shift(peaks, peak, scale, crest)
         top = _newton(crest, 1.0, e < 1, warm, tolerance)
         count = _gather(row, peak, scale, crest, dtype(-top * margin), z)
         top = _newton(z[:count], top, e < 1, STEPS, tolerance)
         return (1 - top) / e, count, 1.0
     scale = dtype(1)
-    _shift(peaks, peak, scale, crest)
+    shift(peaks, peak, scale, crest)
     tau, total = _newton_power(crest, 0.0, e, warm, tolerance)
     cut = dtype((tau - 1 / e) * margin) if e > 0 else dtype(-np.inf)
     count = _gather(row, peak, scale, crest, cut, z)
     tau, total = _newton_power(z[:count], tau, e, STEPS, tolerance)
     return tau, count, total
+
+
+@compiled()
+def lanes_fit(x, rows, alpha):
+    """Whether `lane_thresholds` can serve: short rows, enough of them, and one α of 1.5 or 2 for all."""
+    return x.shape[1] <= SHORT and rows >= BLOCK and alpha.size == 1 and (alpha[0] == 2 or alpha[0] == 1.5)
+
+
+@compiled()
+def lane_scratch(x):
+    """Room for a tile of BLOCK transposed rows, for their thresholds, and for their sums; and for their peaks and τ."""
+    tile, top, sums = np.empty(x.shape[1] * BLOCK, x.dtype), np.empty(BLOCK, x.dtype), np.empty(2 * BLOCK, x.dtype)
+    return (tile, top, sums), np.empty(BLOCK, x.dtype), np.empty(BLOCK)
+
+
+@compiled()
+def lane_thresholds(x, first, e, work, tolerance, peaks, taus):
+    """The maxima and τ of the rows first … first + BLOCK − 1, all at once; for α = 1.5 and 2.
+
+    A lane whose mass has come down to 1 stands still, so that no row depends on its neighbours. What rounding has left
+    of the mass gives the last step, beyond the precision of the dtype.
+    """
+    tile, top, sums = work
+    n = x.shape[1]
+    full = n // BLOCK * BLOCK
+    scores = x.reshape(-1)
+    for j in range(0, full, BLOCK):
+        block_transpose(scores, first * n + j, n, tile, j * BLOCK)
+    for j in range(full, n):
+        for i in range(BLOCK):
+            tile[j * BLOCK + i] = x[first + i, j]
+    lane_peaks(tile, n, peaks)
+    lane_shift(tile, n, peaks, x.dtype.type(e))
+    top[:] = 1
+    lane_sums(tile, n, top, e < 1, sums)
+    while lane_step(sums, e < 1, x.dtype.type(tolerance), top):
+        lane_sums(tile, n, top, e < 1, sums)
+    for i in range(BLOCK):
+        mass = float(sums[i])
+        step = (mass - (math.sqrt(mass) if e < 1 else 1.0)) / sums[BLOCK + i]
+        taus[i] = (1 - (top[i] - step)) / e
+        # As everywhere, +inf is no number to compare with.
+        if peaks[i] == np.inf:
+            peaks[i] = np.nan
 
 
 @compiled()
@@ -259,3 +314,38 @@ def anchored(row, peak, e, y):
             break
         p_anchor -= step
     return anchor, p_anchor
+
+
+@compiled("contract", "reassoc")
+def mean_score(z, e, tau, total):
+    """e Σ p z over the candidates, as `threshold` leaves them in `z`."""
+    dtype = z.dtype.type
+    zero, one, infinity = dtype(0), dtype(1), dtype(np.inf)
+    top, k, b = dtype(1 - e * tau), dtype(e / (1 - e * tau)), dtype(1 / e)
+    mean = 0.0
+    for start in range(0, z.size, CHUNK):
+        part = z[start : start + CHUNK]
+        m = zero
+        if e == 1 or e == 0.5:
+            for i in range(part.size):
+                u = part[i] + top
+                power = u if e == 1 else u * u
+                m += part[i] * power if u > zero else zero
+            mean += m
+        else:
+            for i in range(part.size):
+                w = k * part[i]
+                power = exp(b * log1p(w))
+                m += part[i] * power if w > -one and part[i] > -infinity else zero
+            mean += e * m / total
+    return mean
+
+
+@compiled()
+def mean_score_anchored(row, anchor, p_anchor, e):
+    root, b, mean = p_anchor**e, 1 / e, 0.0
+    for i in range(row.size):
+        d = float(row[i]) - anchor
+        if d > 0:
+            mean += d * (root + e * d) ** b
+    return e * mean

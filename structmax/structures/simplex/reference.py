@@ -5,6 +5,8 @@ tensor. A row without a feasible entry has value −inf and all-zero probabiliti
 """
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +16,8 @@ from structmax.contract import returns
 BISECTIONS = 200
 # Stands in for −inf where a sorted row is summed; far below any support, which ends 1/(α−1) under the maximum.
 FLOOR = -1e6
+# Targets that are no entry: a value without a target term, and a row that counts nothing.
+NOTHING, IGNORED = -1, -2
 
 
 def q_exp(t: Tensor, alpha: float | Tensor) -> Tensor:
@@ -131,18 +135,30 @@ def entmax(x: Tensor, alpha: float | Tensor) -> Tensor:
 
 @returns("parts")
 def entmax_pullback(p: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
-    """J v with J = diag(s) − s sᵀ / Σs and s = p^(2−α) on the support: (B, n)."""
-    s = torch.where(p > 0, p ** (2 - _column(alpha)), 0.0)
-    total = s.sum(-1, keepdim=True)
-    mean = (s * v).sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0)
-    return torch.where(p > 0, s * (v - mean), 0.0)
+    """J v with J = diag(s) − s sᵀ / Σs and s = p^(2−α) on the support: (B, n).
+
+    For α > 2 the smallest probability has by far the largest s: the mean is taken with s / max s, and that entry's
+    product, where v − mean would cancel, is what makes the products sum to 0.
+    """
+    inside = p > 0
+    log_s = (2 - torch.as_tensor(_column(alpha), device=p.device)) * torch.where(inside, p, 1.0).log()
+    top = torch.where(inside, log_s, -math.inf).max(-1, keepdim=True)
+    share = torch.where(inside, (log_s - torch.where(inside.any(-1, keepdim=True), top.values, 0.0)).exp(), 0.0)
+    total = share.sum(-1, keepdim=True)
+    mean = (share * v).sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0)
+    s = log_s.exp().clamp_max(torch.finfo(p.dtype).max)
+    product = torch.where(inside, s * (v - mean), 0.0)
+    steep = torch.as_tensor(_column(alpha), device=p.device) > 2
+    rest = product.scatter(-1, top.indices, 0.0).sum(-1, keepdim=True)
+    return torch.where(steep, product.scatter(-1, top.indices, -rest), product)
 
 
 @returns("value", "state:2")
 def entmax_value(x: Tensor, target: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
-    """Ω*_α(x) − x[target] per row (without the second term where target < 0): (B,), and the state of `_solve`: (B, 2).
+    """Ω*_α(x) − x[target] per row: (B,), and the state of `_solve`: (B, 2).
 
-    Ω* = ⟨p, x⟩ − Ω_α(p) is summed as ⟨p, x − origin⟩, so that no large score cancels. A forbidden target costs +inf.
+    Without the second term where target is −1 (NOTHING), 0 where it is −2 (IGNORED). A forbidden target costs +inf.
+    Ω* = ⟨p, x⟩ − Ω_α(p) is summed as ⟨p, x − origin⟩, so that no large score cancels.
     """
     p, state = _solve(x, alpha)
     feasible = (x > -math.inf).any(-1)
@@ -157,7 +173,8 @@ def entmax_value(x: Tensor, target: Tensor, alpha: float | Tensor) -> tuple[Tens
     chosen = (x.gather(-1, target.clamp_min(0)[:, None]).squeeze(-1) - origin)
     with_target = torch.where(feasible, value - chosen, math.inf)
     without = torch.where(feasible, value + origin, -math.inf)
-    return torch.where(target < 0, without, with_target), state
+    value = torch.where(target == NOTHING, without, with_target)
+    return torch.where(target == IGNORED, 0.0, value), state
 
 
 @returns("parts")
@@ -166,7 +183,23 @@ def entmax_gradient(x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, a
     feasible = (x > -math.inf).any(-1, keepdim=True)
     hit = torch.arange(x.shape[-1], device=x.device) == target[:, None]
     gradient = d_value[:, None] * (_recover(x, state, alpha) - hit.to(x.dtype))
-    return torch.where(feasible & (d_value[:, None] != 0), gradient, 0.0)
+    counts = feasible & (d_value != 0)[:, None] & (target != IGNORED)[:, None]
+    return torch.where(counts, gradient, 0.0)
+
+
+def examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any]]]:
+    """Calls that between them reach every compiled variant."""
+    rows = x.sum(-1)
+    target = torch.zeros_like(rows, dtype=torch.int64)
+    for alpha in (1.0, 1.25, 1.5, 2.0, torch.full_like(rows, 1.5)):
+        _, state = _solve(x, alpha)
+        yield "entmax", (x,), {"alpha": alpha}
+        yield "entmax_pullback", (x, x), {"alpha": alpha}
+        yield "entmax_value", (x, target), {"alpha": alpha}
+        yield "entmax_gradient", (x, state, target, rows), {"alpha": alpha}
+    yield "log_partition", (x,), {}
+    yield "marginals", (x,), {}
+    yield "marginals_jvp", (x, x), {}
 
 
 # ---------------------------------------------------------------- the questions

@@ -1,0 +1,23 @@
+"""Every Python block of README.md and of the pages under docs/ runs as it is written, top to bottom."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if BLOCK.search(page.read_text())]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_page(page: Path) -> None:
+    torch.manual_seed(0)
+    text = page.read_text(encoding="utf-8")
+    # A structure written in a block looks its room up by module name.
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for block in BLOCK.finditer(text):
+        # Blank lines in front, so that an error names the line of the page.
+        source = "\n" * text.count("\n", 0, block.start(1)) + block[1]
+        exec(compile(source, str(page), "exec"), namespace)
