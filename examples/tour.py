@@ -1,6 +1,6 @@
-"""A tour of structmax: prints and draws what the mappings do, in less than half a minute. `make demo` runs it.
+"""A tour of structmax: prints and draws what the mappings do. `make demo` runs it.
 
-Everything is computed in float64, so that each kernel is compiled once. Pictures and a page of them go to `demo/`.
+Everything is computed in float64, so that each kernel is compiled once; the second tour is much faster. Pictures and a page of them go to `demo/`.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def same_scores() -> Picture:
     rows = [["scores", " ".join(f"{score:.1f}".rjust(4) for score in x.tolist()), ""]]
     rows += [[name, digits(p), str(int(p.count_nonzero()))] for name, p in points.items()]
     table(("mapping", "probabilities ( · is exactly 0)", "support"), rows)
-    caption = "Rings are exact zeros. Bars of one colour have exactly one value: fused neighbours, clusters, met bounds."
+    caption = "Rings are exact zeros. Blue bars have exactly one value: fused neighbours, clusters, met bounds."
     return Picture("bars", caption, simplex.bars())
 
 
@@ -123,8 +123,8 @@ def masks() -> None:
 def two_geometries() -> list[Picture]:
     moving = "Probability of one class as its score moves. Sparse mappings reach 0 and 1 at a finite score."
     plane = (
-        "Above: the plane of scores of three classes. Softmax never leaves the white region; the others give exact zeros. "
-        "Below: where a square grid of scores lands."
+        "Above: the plane of scores of three classes. Softmax never leaves the white region; the others give exact "
+        "zeros. Below: where a square grid of scores lands."
     )
     return [Picture("one-score", moving, simplex.mappings_1d()), Picture("triangle", plane, simplex.triangle())]
 
@@ -260,8 +260,9 @@ def trouble() -> None:
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>structmax: a tour</title><style>
-body {{ font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }}
-h1 {{ font-weight: 600 }} figure {{ margin: 2.5rem 0 }} img {{ max-width: 100% }} figcaption {{ color: #555; max-width: 46rem }}
+body {{ font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 70rem; margin: 2rem auto }}
+body {{ padding: 0 1rem }} h1 {{ font-weight: 600 }} figure {{ margin: 2.5rem 0 }} img {{ max-width: 100% }}
+figcaption {{ color: #555; max-width: 46rem }}
 </style></head><body><h1>structmax: a tour</h1>
 <p>Scores in; a discrete, sparse or soft structure out; the right gradient back.</p>
 {figures}
@@ -275,7 +276,7 @@ def write_page(pictures: Sequence[Picture], folder: Path) -> Path:
     figures = []
     for picture in pictures:
         stream = io.BytesIO()
-        picture.figure.savefig(stream, format="png", dpi=130)
+        picture.figure.savefig(stream, format="png", dpi=110)
         (folder / f"{picture.name}.png").write_bytes(stream.getvalue())
         data = base64.b64encode(stream.getvalue()).decode()
         caption = html.escape(picture.caption)
@@ -286,7 +287,7 @@ def write_page(pictures: Sequence[Picture], folder: Path) -> Path:
     return page
 
 
-def main(folder: Path, steps: int = 240) -> Path:
+def main(folder: Path, steps: int = 160) -> Path:
     """Walks the tour; returns the page it wrote."""
     start = time.perf_counter()
     pictures = [same_scores()]

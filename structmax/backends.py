@@ -98,7 +98,9 @@ def choose(room: str, name: str, device: str, backend: str) -> str:
     check.choice("backend", backend, ("auto", *BACKENDS))
     reasons = explain(room, name, device)
     able = [candidate for candidate, reason in reasons.items() if reason is None]
-    wanted = able if backend == "auto" else [candidate for candidate in able if candidate == backend]
+    # `auto` keeps to a backend's own device: nobody wants the interpreter unasked.
+    at_home = [candidate for candidate in able if DEVICES.get(candidate, device) == device]
+    wanted = at_home if backend == "auto" else [candidate for candidate in able if candidate == backend]
     if not wanted:
         said = "; ".join(f"{candidate}: {reason}" for candidate, reason in reasons.items() if reason)
         other = f" Try backend={able[0]!r}." if able else ""
@@ -289,7 +291,7 @@ def which(scores: Any, structure: AbstractStructure) -> dict[str, str]:
     marked = [name for name, value in vars(_holder(structure.room, "reference")).items() if hasattr(value, "returns")]
     for name in dict.fromkeys((*RETURNS, *marked)):
         reasons = explain(structure.room, name, device)
-        able = [backend for backend, reason in reasons.items() if reason is None]
+        able = [b for b, reason in reasons.items() if reason is None and DEVICES.get(b, device) == device]
         if not able:
             answers[name] = "refused: " + "; ".join(f"{backend}: {reason}" for backend, reason in reasons.items())
             continue

@@ -347,8 +347,7 @@ LAWS: dict[Callable[[Case, str], None], tuple[str, ...]] = {
 
 def applicable(case: Case) -> list[tuple[Callable[[Case, str], None], str]]:
     """The laws this structure can be held to, with each backend that answers all the law asks."""
-    engines = ("reference", "numba")
-    pairs = itertools.product(LAWS, engines)
+    pairs = itertools.product(LAWS, backends.BACKENDS)
     return [
         (law, engine)
         for law, engine in pairs

@@ -11,8 +11,8 @@ from torch import Tensor
 
 import structmax
 
-ALPHAS = (0.5, 1.0, 1.0001, 1.1, 1.3, 1.5, 1.7, 1.99, 2.0)
-STEEP = (2.5, 4.0, 10.0)
+ALPHAS = (0.5, 1 - 1e-9, 1.0, 1.0001, 1.1, 1.3, 1.5, 1.7, 1.99, 2 - 1e-9, 2.0)
+STEEP = (2 + 1e-9, 2.5, 4.0, 10.0)
 on_each_backend = pytest.mark.parametrize("backend", KERNELS)
 on_each_mapping = pytest.mark.parametrize(("case", "backend"), EVERY)
 

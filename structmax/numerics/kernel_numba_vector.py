@@ -73,6 +73,30 @@ def block_some(typingctx, row, start):
 
 
 @intrinsic
+def block_above(typingctx, row, start, origin, cut):
+    """A mask with bit j set where row[start + j] − origin > cut."""
+
+    def codegen(context, builder, signature, args):
+        row, start, origin, cut = args
+        values = _load(context, builder, signature.args[0], row, start)
+        values = builder.fsub(values, _splat(builder, values.type, origin))
+        above = builder.fcmp_ordered(">", values, _splat(builder, values.type, cut))
+        return builder.zext(builder.bitcast(above, ir.IntType(BLOCK)), ir.IntType(64))
+
+    return types.int64(row, types.intp, row.dtype, row.dtype), codegen
+
+
+@intrinsic
+def lowest_bit(typingctx, mask):
+    """The index of the lowest bit set in a mask that is not 0."""
+
+    def codegen(context, builder, signature, args):
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
 def block_shift(typingctx, row, start, origin, scale, out, begin):
     """out[begin : begin + BLOCK] = (row[start : start + BLOCK] − origin) · scale"""
 
@@ -126,12 +150,14 @@ def block_transpose(typingctx, row, start, stride, out, begin):
     return types.void(row, types.intp, types.intp, out, types.intp), codegen
 
 
-def _over_lanes(context, builder, tile_type, tile, count, initial, step):
-    """Fold `step(accumulators, values)` over `count` vectors of `tile`; the accumulators stay in registers."""
+def _over_lanes(context, builder, tile_type, tile, start, stop, initial, step):
+    """Fold `step(accumulators, values)` over the vectors start … stop − 1 of `tile`; accumulators are registers."""
     slots = [cgutils.alloca_once_value(builder, value) for value in initial]
-    with cgutils.for_range(builder, count) as loop:
-        start = builder.mul(loop.index, ir.Constant(loop.index.type, BLOCK))
-        values = _load(context, builder, tile_type, tile, start)
+    for slot, value in zip(slots, initial, strict=True):
+        builder.store(value, slot)
+    with cgutils.for_range(builder, stop, start=start) as loop:
+        place = builder.mul(loop.index, ir.Constant(loop.index.type, BLOCK))
+        values = _load(context, builder, tile_type, tile, place)
         for slot, value in zip(slots, step([builder.load(slot) for slot in slots], values), strict=True):
             builder.store(value, slot)
     return [builder.load(slot) for slot in slots]
@@ -151,7 +177,7 @@ def lane_peaks(typingctx, tile, count, out):
 
         zero = ir.Constant(count.type, 0)
         first = _load(context, builder, signature.args[0], tile, zero)
-        (peak,) = _over_lanes(context, builder, signature.args[0], tile, count, [first], step)
+        (peak,) = _over_lanes(context, builder, signature.args[0], tile, zero, count, [first], step)
         _store(context, builder, peak, signature.args[2], out, zero)
         return context.get_dummy_value()
 
@@ -182,13 +208,26 @@ def lane_sums(typingctx, tile, count, top, square, out):
 
             return add
 
+        # Sums of BLOCK terms, then sums of those: rounding errors of a long sum stay small.
+        def add_group(squared, totals, group):
+            start = builder.mul(group, ir.Constant(count.type, BLOCK))
+            stop = builder.add(start, ir.Constant(count.type, BLOCK))
+            stop = builder.select(builder.icmp_signed("<", stop, count), stop, count)
+            sums = _over_lanes(context, builder, tile_type, tile, start, stop, [zeros, zeros], step(squared))
+            for total, values in zip(totals, sums, strict=True):
+                builder.store(builder.fadd(builder.load(total), values), total)
+
+        groups = builder.sdiv(builder.add(count, ir.Constant(count.type, BLOCK - 1)), ir.Constant(count.type, BLOCK))
+        totals = [cgutils.alloca_once_value(builder, zeros) for _ in range(2)]
+        for total in totals:
+            builder.store(zeros, total)
         with builder.if_else(square) as branches:
             for squared, branch in zip((True, False), branches, strict=True):
-                with branch:
-                    sums = _over_lanes(context, builder, tile_type, tile, count, [zeros, zeros], step(squared))
-                    for i, values in enumerate(sums):
-                        place = ir.Constant(count.type, i * BLOCK)
-                        _store(context, builder, values, out_type, out, place)
+                with branch, cgutils.for_range(builder, groups) as loop:
+                    add_group(squared, totals, loop.index)
+        for i, total in enumerate(totals):
+            place = ir.Constant(count.type, i * BLOCK)
+            _store(context, builder, builder.load(total), out_type, out, place)
         return context.get_dummy_value()
 
     return types.void(tile, types.intp, top, types.boolean, out), codegen

@@ -8,13 +8,15 @@ from torch import Tensor
 
 from structmax.contract import returns
 from structmax.numerics.kernel_numba import compiled, over_rows
-from structmax.numerics.kernel_numba_math import exp, log, log1p
+from structmax.numerics.kernel_numba_math import exp, log
 from structmax.numerics.kernel_numba_vector import BLOCK, block_copy, block_some
 from structmax.structures.simplex.kernel_numba_threshold import (
     CHUNK,
     SHORT,
     add_exactly,
     anchored,
+    collect,
+    edge,
     find_peaks,
     is_nan,
     lane_scratch,
@@ -22,9 +24,11 @@ from structmax.structures.simplex.kernel_numba_threshold import (
     lanes_fit,
     mean_score,
     mean_score_anchored,
+    powers,
     scratch,
     shift,
     threshold,
+    whole,
 )
 
 # --- one row: probabilities from the threshold, times a weight -----------------------------------------------------
@@ -48,21 +52,12 @@ def _fill_polynomial(row, peak, e, tau, weight, out):
             out[i] = u * u * weight
 
 
-@compiled("contract")
-def _fill_power(row, peak, e, tau, scale, peaks, out):
-    dtype = row.dtype.type
-    k, b = dtype(e / (1 - e * tau)), dtype(1 / e)
-    zero, one = dtype(0), dtype(1)
-    for i in range(peaks.size):
-        part = row[i * BLOCK : (i + 1) * BLOCK]
-        p = out[i * BLOCK : (i + 1) * BLOCK]
-        if k * (peaks[i] - peak) > -one:
-            for j in range(part.size):
-                w = k * (part[j] - peak)
-                power = exp(b * log1p(w))
-                p[j] = (power if w > -one else zero) * scale
-        else:
-            p[:] = zero * scale
+@compiled()
+def _fill_power(z, places, count, e, tau, weight, out):
+    powers(z[: whole(count)], e, tau, weight)
+    out[:] = out.dtype.type(0 * weight)
+    for i in range(count):
+        out[places[i]] = z[i]
 
 
 @compiled("contract")
@@ -78,20 +73,6 @@ def _fill_anchored(row, anchor, p_anchor, e, weight, out):
         x = float(row[i])
         p = (root + e * (x - anchor)) ** b if x > anchor else (p_anchor if x == anchor else 0.0)
         out[i] = p * weight
-
-
-@compiled()
-def _fill(row, origin, t, total, e, weight, peaks, out):
-    """weight · p from (maximum, τ) where α ≤ 2, from (smallest supported score, its probability) where α > 2."""
-    dtype = row.dtype.type
-    if e > 1:
-        _fill_anchored(row, origin, t, e, weight, out)
-    elif e == 1 or e == 0.5:
-        _fill_polynomial(row, dtype(origin), e, t, dtype(weight), out)
-    elif e == 0:
-        _fill_exp(row, dtype(origin), dtype(weight / total), out)
-    else:
-        _fill_power(row, dtype(origin), e, t, dtype(weight / total), peaks, out)
 
 
 # --- slices of rows ------------------------------------------------------------------------------------------------
@@ -118,7 +99,7 @@ def _entmax_rows(start, stop, x, alpha, tolerance, p):
         _entmax_lanes(start, stop, x, alpha[0] - 1, tolerance, p)
         return
     dtype = x.dtype.type
-    peaks, crest, z = scratch(x)
+    peaks, crest, z, places = scratch(x)
     y = np.empty(x.shape[1])
     for i in range(start, stop):
         row = x[i]
@@ -128,10 +109,15 @@ def _entmax_rows(start, stop, x, alpha, tolerance, p):
             p[i] = peak if is_nan(peak) else dtype(0)
         elif e > 1:
             anchor, p_anchor = anchored(row, peak, e, y)
-            _fill(row, anchor, p_anchor, 1.0, e, 1.0, peaks, p[i])
+            _fill_anchored(row, anchor, p_anchor, e, 1.0, p[i])
         else:
-            tau, _, total = threshold(row, peak, e, peaks, crest, z, tolerance)
-            _fill(row, float(peak), tau, total, e, 1.0, peaks, p[i])
+            tau, count = threshold(row, peak, e, peaks, crest, z, places, tolerance)
+            if e == 1 or e == 0.5:
+                _fill_polynomial(row, peak, e, tau, dtype(1), p[i])
+            elif e == 0:
+                _fill_exp(row, peak, dtype(math.exp(-tau)), p[i])
+            else:
+                _fill_power(z, places, count, e, tau, 1.0, p[i])
 
 
 @compiled()
@@ -154,7 +140,7 @@ def _value_lanes(start, stop, x, target, e, tolerance, value, state):
         for i in range(BLOCK):
             row, origin, tau, k = x[first + i], float(peaks[i]), taus[i], first + i
             shift(row, peaks[i], x.dtype.type(e), z)
-            mean = mean_score(z, e, tau, 1.0)
+            mean = mean_score(z, e, tau)
             value[k] = _write_value(row, target[k], 1 + e, origin, tau, tau, mean, state[k])
 
 
@@ -163,7 +149,7 @@ def _value_rows(start, stop, x, target, alpha, tolerance, value, state):
     if lanes_fit(x, stop - start, alpha):
         _value_lanes(start, stop, x, target, alpha[0] - 1, tolerance, value, state)
         return
-    peaks, crest, z = scratch(x)
+    peaks, crest, z, places = scratch(x)
     y = np.empty(x.shape[1])
     for i in range(start, stop):
         row = x[i]
@@ -176,9 +162,9 @@ def _value_rows(start, stop, x, target, alpha, tolerance, value, state):
                 tau = (1 - t**e) / e
                 mean = mean_score_anchored(row, origin, t, e)
             else:
-                tau, count, total = threshold(row, peak, e, peaks, crest, z, tolerance)
+                tau, count = threshold(row, peak, e, peaks, crest, z, places, tolerance)
                 t = tau
-                mean = mean_score(z[:count], e, tau, total) if e != 0 else 0.0
+                mean = mean_score(z[: whole(count)], e, tau) if e != 0 else 0.0
         value[i] = _write_value(row, target[i], 1 + e, origin, t, tau, mean, state[i])
 
 
@@ -191,25 +177,27 @@ def _feasible(row):
 
 
 @compiled()
-def _gradient_rows(start, stop, x, state, target, d_value, alpha, d_x):
+def _gradient_rows(start, stop, x, state, target, d_value, alpha, tolerance, d_x):
     dtype = x.dtype.type
-    peaks, _, z = scratch(x)
+    _, _, z, places = scratch(x)
     for i in range(start, stop):
         row = x[i]
         e = alpha[i % alpha.size] - 1
-        origin, t, weight, hit = float(state[i, 0]), float(state[i, 1]), float(d_value[i]), target[i]
+        origin, t, weight, hit = state[i, 0], float(state[i, 1]), d_value[i], target[i]
         if weight == 0 or is_nan(origin):
-            d_x[i] = dtype(0 if weight == 0 else origin)
+            d_x[i] = dtype(0) if weight == 0 else origin
             continue
-        total = 1.0
-        if e == 0:
-            total = math.exp(t)
-        elif e < 1 and e != 0.5:
-            total = math.exp(-math.log1p(-e * t) / e)
-            find_peaks(row, peaks, z)
-        _fill(row, origin, t, total, e, weight, peaks, d_x[i])
+        if e > 1:
+            _fill_anchored(row, float(origin), t, e, float(weight), d_x[i])
+        elif e == 1 or e == 0.5:
+            _fill_polynomial(row, origin, e, t, weight, d_x[i])
+        elif e == 0:
+            _fill_exp(row, origin, dtype(weight * math.exp(-t)), d_x[i])
+        else:
+            count = collect(row, origin, dtype(edge(e, t, tolerance)), z, places)
+            _fill_power(z, places, count, e, t, float(weight), d_x[i])
         if hit >= 0 and (row[hit] > -np.inf or _feasible(row)):
-            d_x[i, hit] -= dtype(weight)
+            d_x[i, hit] -= weight
 
 
 @compiled("contract", "reassoc")
@@ -361,7 +349,7 @@ def entmax_value(x: Tensor, target: Tensor, alpha: float | Tensor) -> tuple[Tens
 def entmax_gradient(x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, alpha: float | Tensor) -> Tensor:
     """d_value · (p − onehot(target)), with p recovered from `state`; the pullback of `entmax_value`: (B, n)."""
     d_x = torch.empty_like(x)
-    arrays = (x.numpy(), state.numpy(), target.numpy(), d_value.numpy(), _alphas(alpha), d_x.numpy())
+    arrays = (x.numpy(), state.numpy(), target.numpy(), d_value.numpy(), _alphas(alpha), _tolerance(x), d_x.numpy())
     over_rows(_gradient_rows, len(x), x.numel(), *arrays)
     return d_x
 

@@ -13,6 +13,7 @@ from structmax.numerics.kernel_numba import compiled
 from structmax.numerics.kernel_numba_math import exp, log1p
 from structmax.numerics.kernel_numba_vector import (
     BLOCK,
+    block_above,
     block_peak,
     block_shift,
     block_transpose,
@@ -20,6 +21,7 @@ from structmax.numerics.kernel_numba_vector import (
     lane_shift,
     lane_step,
     lane_sums,
+    lowest_bit,
 )
 
 # Rows up to this length are solved BLOCK at a time, each in its own lane.
@@ -40,9 +42,10 @@ def is_nan(value):
 
 @compiled()
 def scratch(x):
-    """For one row of x: block maxima, the same shifted, and candidates (with room for one more block)."""
+    """For one row of x: block maxima, the same shifted, candidates (with room for one more block), their places."""
     blocks = (x.shape[1] + BLOCK - 1) // BLOCK
-    return np.empty(blocks, x.dtype), np.empty(blocks, x.dtype), np.empty((blocks + 1) * BLOCK, x.dtype)
+    size = (blocks + 1) * BLOCK
+    return np.empty(blocks, x.dtype), np.empty(blocks, x.dtype), np.empty(size, x.dtype), np.empty(size, np.int32)
 
 
 @compiled("nnan", "nsz")
@@ -92,6 +95,36 @@ def _gather(row, peak, scale, crest, cut, z):
         shift(row[full * BLOCK :], peak, scale, z[size:])
         size += BLOCK
     return size
+
+
+@compiled()
+def whole(count):
+    """The size of the blocks that hold `count` entries."""
+    return (count + BLOCK - 1) // BLOCK * BLOCK
+
+
+@compiled()
+def collect(row, peak, cut, z, places):
+    """x − peak for the scores where it is above `cut`, written to `z`, and where they stand; returns their number.
+
+    Where each entry costs a power, it pays to choose entries rather than blocks. −inf fills up the last block.
+    """
+    count = 0
+    full = row.size // BLOCK * BLOCK
+    for start in range(0, full, BLOCK):
+        mask = block_above(row, start, peak, cut)
+        while mask != 0:
+            place = start + lowest_bit(mask)
+            z[count] = row[place] - peak
+            places[count] = place
+            count += 1
+            mask &= mask - 1
+    for place in range(full, row.size):
+        z[count] = row[place] - peak
+        places[count] = place
+        count += z[count] > cut
+    z[count : whole(count)] = -np.inf
+    return count
 
 
 @compiled()
@@ -175,43 +208,46 @@ def _newton(z, top, quadratic, steps, tolerance):
 
 @compiled()
 def _newton_power(z, tau, e, steps, tolerance):
-    """Raise τ to the solution; the second result is Σ u^b / u_max^b for that τ, so that p is normalised exactly."""
-    total = 1.0
+    """Raise τ to the solution of Σ u^b = 1.
+
+    With R = Σ (u / u_max)^b, and log_α R = (1 − R^−e) / e, the equation reads log_α R = τ; the error of a step is of
+    the order of its square.
+    """
     for _ in range(steps):
         top = 1 - e * tau
         total, slope = _power_sums(z, e / top, 1 / e)
-        log_mass = math.log(total) + math.log1p(-e * tau) / e
-        if log_mass <= tolerance:
+        gap = -math.expm1(-e * math.log(total)) / e - tau
+        tau += gap * total / slope
+        if gap <= tolerance * top:
             break
-        tau -= top * (total / slope) * math.expm1(-e * log_mass) / e
-    return tau, total
+    return tau
 
 
 @compiled()
-def threshold(row, peak, e, peaks, crest, z, tolerance):
-    """τ, the number of candidates left in `z`, and the normaliser Σ u^b / u_max^b, for α ≤ 2."""
+def edge(e, tau, tolerance):
+    """The z below which p = 0; a little lower, since rounding must not cut off an entry."""
+    return (tau - 1 / e) * (1 + 8 * tolerance) if e > 0 else -np.inf
+
+
+@compiled()
+def threshold(row, peak, e, peaks, crest, z, places, tolerance):
+    """τ, and the number of candidates left in `z` (for α other than 1, 1.5 and 2, in `places` too), for α ≤ 2."""
     dtype = row.dtype.type
     if e == 0:
         shift(row, peak, dtype(1), z[: row.size])
-        total = _exp_sum(z[: row.size])
-        return math.log(total), row.size, total
+        return math.log(_exp_sum(z[: row.size])), row.size
     warm = WARM_STEPS if peaks.size >= WARM_BLOCKS else 0
-    # Rounding must not cut off an entry on the edge.
-    margin = 1 + 8 * tolerance
     if e == 1 or e == 0.5:
-        scale = dtype(e)
-        shift(peaks, peak, scale, crest)
+        shift(peaks, peak, dtype(e), crest)
         top = _newton(crest, 1.0, e < 1, warm, tolerance)
-        count = _gather(row, peak, scale, crest, dtype(-top * margin), z)
+        count = _gather(row, peak, dtype(e), crest, dtype(-top * (1 + 8 * tolerance)), z)
         top = _newton(z[:count], top, e < 1, STEPS, tolerance)
-        return (1 - top) / e, count, 1.0
-    scale = dtype(1)
-    shift(peaks, peak, scale, crest)
-    tau, total = _newton_power(crest, 0.0, e, warm, tolerance)
-    cut = dtype((tau - 1 / e) * margin) if e > 0 else dtype(-np.inf)
-    count = _gather(row, peak, scale, crest, cut, z)
-    tau, total = _newton_power(z[:count], tau, e, STEPS, tolerance)
-    return tau, count, total
+        return (1 - top) / e, count
+    shift(peaks, peak, dtype(1), crest)
+    tau = _newton_power(crest, 0.0, e, warm, tolerance)
+    count = collect(row, peak, dtype(edge(e, tau, tolerance)), z, places)
+    # One step more squares an error that is already this small.
+    return _newton_power(z[: whole(count)], tau, e, STEPS, math.sqrt(tolerance) / 4), count
 
 
 @compiled()
@@ -317,28 +353,53 @@ def anchored(row, peak, e, y):
 
 
 @compiled("contract", "reassoc")
-def mean_score(z, e, tau, total):
+def powers(z, e, tau, weight):
+    """Turn the candidates in `z` into weight · p, which sum to `weight` as well as the dtype allows."""
+    dtype = z.dtype.type
+    zero, one, k, b = dtype(0), dtype(1), dtype(e / (1 - e * tau)), dtype(1 / e)
+    total = 0.0
+    for start in range(0, z.size, CHUNK):
+        part = z[start : start + CHUNK]
+        s = zero
+        for i in range(part.size):
+            w = k * part[i]
+            power = exp(b * log1p(w))
+            power = power if w > -one else zero
+            part[i] = power
+            s += power
+        total += s
+    scale = dtype(weight / total)
+    for i in range(z.size):
+        z[i] *= scale
+
+
+@compiled("contract", "reassoc")
+def mean_score(z, e, tau):
     """e Σ p z over the candidates, as `threshold` leaves them in `z`."""
     dtype = z.dtype.type
     zero, one, infinity = dtype(0), dtype(1), dtype(np.inf)
-    top, k, b = dtype(1 - e * tau), dtype(e / (1 - e * tau)), dtype(1 / e)
-    mean = 0.0
+    top, k, b = 1 - e * tau, dtype(e / (1 - e * tau)), dtype(1 / e)
+    high = dtype(top)
+    low = dtype(top - high)
+    mean, total = 0.0, 0.0
     for start in range(0, z.size, CHUNK):
         part = z[start : start + CHUNK]
-        m = zero
+        m, s = zero, zero
         if e == 1 or e == 0.5:
             for i in range(part.size):
-                u = part[i] + top
-                power = u if e == 1 else u * u
-                m += part[i] * power if u > zero else zero
+                u = add_exactly(part[i], high, low)
+                m += part[i] * (u if e == 1 else u * u) if u > zero else zero
             mean += m
         else:
             for i in range(part.size):
                 w = k * part[i]
                 power = exp(b * log1p(w))
-                m += part[i] * power if w > -one and part[i] > -infinity else zero
-            mean += e * m / total
-    return mean
+                inside = w > -one and part[i] > -infinity
+                s += power if inside else zero
+                m += part[i] * power if inside else zero
+            mean += m
+            total += s
+    return mean if e == 1 or e == 0.5 else e * mean / total
 
 
 @compiled()

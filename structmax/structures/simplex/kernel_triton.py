@@ -54,7 +54,8 @@ def _store_loss(p_x, p_target, p_value, p_state, n, o_row, m_row, origin, level,
         gap = tl.where(origin == float("-inf"), 0.0, origin) - chosen
         result = tl.where(target < 0, result, gap + value)
     tl.store(p_value + o_row, result, mask=m_row)
-    tl.store(p_state + 2 * o_row, origin, mask=m_row)
+    # A maximum may have passed over a NaN; τ has not.
+    tl.store(p_state + 2 * o_row, tl.where(level == level, origin, float("nan")), mask=m_row)
     tl.store(p_state + 2 * o_row + 1, level.to(origin.dtype), mask=m_row)
 
 
@@ -165,8 +166,8 @@ def _solve_streamed(
         going = tl.max((b_p > 0).to(tl.int32))
         steps = 0
         while going > 0:
-            b_mass = b_mass_lost = tl.zeros((1, LANES), WORK)
-            b_dot = b_dot_lost = tl.zeros((1, LANES), WORK)
+            b_mass, b_mass_lost = tl.zeros((1, LANES), WORK), tl.zeros((1, LANES), WORK)
+            b_dot, b_dot_lost = tl.zeros((1, LANES), WORK), tl.zeros((1, LANES), WORK)
             b_slope = tl.zeros((1, LANES), WORK)
             for start in tl.range(0, n, LANES, num_stages=STAGES):
                 o_column = start + o_lane

@@ -1,0 +1,67 @@
+"""`diagnose` looks at values, and explains."""
+
+import math
+
+import pytest
+import torch
+
+import structmax
+from structmax import Simplex, diagnose
+
+
+def test_sound_scores_are_true_and_say_so() -> None:
+    found = diagnose(torch.tensor([[0.0, 1.5], [-2.0, -math.inf]]), Simplex())
+    assert found
+    assert not found.problems
+    assert str(found) == (
+        "scores: shape (2, 2), torch.float32, cpu\nrange: -2 to 1.5, 1 forbidden parts (−inf)\nno problem found"
+    )
+    assert isinstance(found, structmax.Diagnosis)
+
+
+@pytest.mark.parametrize(
+    ("scores", "words"),
+    [
+        pytest.param(
+            torch.tensor([[0.0, math.nan], [math.nan, 1.0]]),
+            ("`scores` should hold no NaN", "holds 2, the first at (0, 1)", "set_detect_anomaly"),
+            id="nan",
+        ),
+        pytest.param(
+            torch.tensor([[0.0, 1.0], [0.0, math.inf]]),
+            ("should be finite or −inf", "1 × +inf, the first at (1, 1)", "Try −inf"),
+            id="inf",
+        ),
+        pytest.param(
+            torch.tensor([[0.0, 1.0], [-math.inf, -math.inf]]),
+            ("1 of 2 instances", "should have a feasible structure but has none", "(1,)", "Try a looser mask"),
+            id="infeasible",
+        ),
+        pytest.param(
+            torch.full((3,), -math.inf), ("1 of 1 instances", "first at ()", "Try a looser mask"), id="one-infeasible"
+        ),
+        pytest.param(
+            torch.tensor([0.0, 4e4], dtype=torch.float16),
+            ("below 65504, the largest float16", "0 to 40000", "Try bfloat16"),
+            id="overflow",
+        ),
+    ],
+)
+def test_problems_say_what_where_and_what_to_try(scores: torch.Tensor, words: tuple[str, ...]) -> None:
+    found = diagnose(scores)
+    assert not found
+    for word in words:
+        assert word in str(found)
+    assert len(found.problems) == 1
+
+
+def test_nothing_finite_and_nothing_at_all() -> None:
+    assert diagnose(torch.full((2, 3), -math.inf)).facts["range"] == "no finite value, 6 forbidden parts (−inf)"
+    assert diagnose(torch.zeros(0, 3))
+
+
+def test_it_refuses_what_the_questions_refuse() -> None:
+    with pytest.raises(TypeError, match="floating point"):
+        diagnose(torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(ValueError, match="n ≥ 1"):
+        diagnose(torch.zeros(3, 0))

@@ -1,0 +1,147 @@
+"""`Distribution` over the simplex against torch's own categorical distributions."""
+
+import math
+
+import pytest
+import scipy.stats
+import torch
+from mapping_cases import close, normal
+from torch import Tensor
+from torch.distributions import Categorical, OneHotCategorical, kl_divergence
+
+import structmax
+from structmax import Distribution, Simplex
+
+
+def pair(*shape: int, seed: int = 0) -> tuple[Distribution, OneHotCategorical]:
+    x = normal(*shape, seed=seed)
+    return Distribution(x, Simplex()), OneHotCategorical(logits=x)
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4)])
+def test_equals_the_one_hot_categorical(shape: tuple[int, ...]) -> None:
+    ours, theirs = pair(*shape)
+    assert ours.batch_shape == theirs.batch_shape
+    assert ours.event_shape == theirs.event_shape
+    close(ours.mean, theirs.mean, 1e-12)
+    close(ours.variance, theirs.variance, 1e-12)
+    close(ours.stddev, theirs.stddev, 1e-12)
+    close(ours.mode, theirs.mode, 0.0)
+    close(ours.entropy(), theirs.entropy(), 1e-12)
+    close(ours.perplexity(), theirs.perplexity(), 1e-11)
+    draws = theirs.sample((7,))
+    close(ours.log_prob(draws), theirs.log_prob(draws), 1e-12)
+    for expand in (True, False):
+        members = ours.enumerate_support(expand)
+        close(members, theirs.enumerate_support(expand), 0.0)
+        if expand:
+            close(ours.log_prob(members), theirs.log_prob(members), 1e-12)
+            close(ours.log_prob(members).exp().sum(0), torch.ones(shape[:-1]), 1e-12)
+
+
+def test_entropy_equals_the_categorical_with_forbidden_entries() -> None:
+    x = normal(3, 4)
+    x[1, 2] = -math.inf
+    x[2] = torch.tensor([0.0, -math.inf, -math.inf, -math.inf])
+    x.requires_grad_()
+    h = Distribution(x, Simplex()).entropy()
+    p = x.detach().softmax(-1)
+    close(h, -torch.xlogy(p, p).sum(-1), 1e-12)
+    assert torch.autograd.grad(h.sum(), x)[0].isfinite().all()
+
+
+def test_kl_divergence_is_registered() -> None:
+    (p, p_torch), (q, q_torch) = pair(3, 4), pair(3, 4, seed=1)
+    close(kl_divergence(p, q), kl_divergence(p_torch, q_torch), 1e-12)
+    close(kl_divergence(p, p), torch.zeros(3), 1e-12)
+    close(structmax.kl_divergence(p.scores, q.scores, Simplex()), kl_divergence(p, q), 0.0)
+    cross = structmax.cross_entropy(p.scores, q.scores, Simplex())
+    close(cross, kl_divergence(p, q) + p.entropy(), 1e-12)
+    barred = Distribution(torch.tensor([0.0, -math.inf]), Simplex())
+    free = Distribution(torch.tensor([0.0, 0.0]), Simplex())
+    assert kl_divergence(free, barred) == math.inf
+    close(kl_divergence(barred, free), math.log(2), 1e-6)
+
+
+@pytest.mark.parametrize("sample_shape", [(), (5,), (2, 3)])
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
+def test_sample_shapes(sample_shape: tuple[int, ...], batch: tuple[int, ...]) -> None:
+    p = Distribution(normal(*batch, 4), Simplex())
+    draws = p.sample(sample_shape)
+    assert draws.shape == (*sample_shape, *batch, 4)
+    assert (draws.sum(-1) == 1).all()
+    assert ((draws == 0) | (draws == 1)).all()
+    assert p.log_prob(draws).shape == (*sample_shape, *batch)
+    assert not draws.requires_grad
+
+
+def test_samples_follow_the_distribution() -> None:
+    x = torch.tensor([[0.0, 1.0, -1.0, -math.inf], [2.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+    draws = Distribution(x, Simplex()).sample((20000,), generator=torch.Generator().manual_seed(0))
+    for row in range(2):
+        expected, counts = 20000 * x[row].softmax(-1), draws[:, row].sum(0)
+        possible = expected > 0
+        assert not counts[~possible].any()
+        assert scipy.stats.chisquare(counts[possible].numpy(), expected[possible].numpy()).pvalue > 1e-3
+
+
+def test_the_generator_decides() -> None:
+    p = Distribution(normal(5, 40), Simplex())
+
+    def draw(seed: int) -> Tensor:
+        return p.sample((50,), generator=torch.Generator().manual_seed(seed))
+
+    assert torch.equal(draw(1), draw(1))
+    assert not torch.equal(draw(1), draw(2))
+
+
+def test_expand() -> None:
+    p = Distribution(normal(3, 4), Simplex())
+    wide = p.expand((2, 3))
+    assert isinstance(wide, Distribution)
+    assert wide.batch_shape == (2, 3)
+    assert wide.event_shape == (4,)
+    close(wide.mean[1], p.mean, 0.0)
+    assert wide.sample((6,)).shape == (6, 2, 3, 4)
+    close(wide.entropy(), p.entropy().expand(2, 3), 1e-15)
+
+
+def test_validation_looks_at_values_only_when_asked() -> None:
+    broken = torch.tensor([[0.0, math.nan], [0.0, 1.0]])
+    with pytest.raises(ValueError, match="no NaN"):
+        Distribution(broken, Simplex(), validate_args=True)
+    p = Distribution(broken, Simplex(), validate_args=False)
+    assert p.entropy().isnan().tolist() == [True, False]
+    assert p.log_prob(torch.full((2, 2), 0.5))[1].isfinite()
+    sound = Distribution(broken[1:], Simplex(), validate_args=True)
+    with pytest.raises(ValueError, match="zeros and ones"):
+        sound.log_prob(torch.full((1, 2), 0.5))
+    close(
+        sound.log_prob(Simplex().encode(torch.tensor([1]), 2)),
+        Categorical(logits=broken[1:]).log_prob(torch.tensor([1])),
+        1e-6,
+    )
+
+
+def test_gradients_reach_the_scores() -> None:
+    x = normal(3, 4).requires_grad_()
+    p = Distribution(x, Simplex())
+    y = p.sample()
+    quantities = {
+        "log_prob": (p.log_prob(y), OneHotCategorical(logits=x).log_prob(y)),
+        "entropy": (p.entropy(), OneHotCategorical(logits=x).entropy()),
+        "mean": (p.mean[..., 0], x.softmax(-1)[..., 0]),
+    }
+    for ours, theirs in quantities.values():
+        close(torch.autograd.grad(ours.sum(), x)[0], torch.autograd.grad(theirs.sum(), x)[0], 1e-12)
+
+
+def test_an_instance_without_a_member() -> None:
+    x = torch.full((2, 3), -math.inf)
+    x[1] = 0.0
+    p = Distribution(x, Simplex())
+    close(p.mean[0], torch.zeros(3), 0.0)
+    close(p.mode[0], torch.zeros(3), 0.0)
+    close(p.sample()[0], torch.zeros(3), 0.0)
+    close(p.entropy(), [0.0, math.log(3)], 1e-6)
+    assert p.log_prob(torch.eye(3)[:2])[0] == -math.inf

@@ -1,0 +1,351 @@
+"""Every error says what should be, what is, and what to try."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import structmax
+from structmax import Simplex
+from structmax.contract import AbstractStructure
+
+X = torch.zeros(2, 3)
+ELSEWHERE = torch.zeros(2, 3, device="meta")
+TARGET = torch.tensor([0, 1])
+Q = torch.zeros(2, 4, 5, 6)
+
+
+def heads(n: int) -> Tensor:
+    return torch.full((n,), 1.5)
+
+
+def weights(*values: float) -> Tensor:
+    return torch.tensor(values)
+
+
+# call, kind of error, words it must hold
+ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = {
+    # scores and dim
+    "integer scores": (
+        lambda: structmax.sparsemax(torch.zeros(3, dtype=torch.int64)),
+        TypeError,
+        ("`scores` should be floating point", "torch.int64", "Try `scores.float()`"),
+    ),
+    "scores that are no tensor": (
+        lambda: structmax.sparsemax([1.0, 2.0]),  # type: ignore[arg-type]
+        TypeError,
+        ("`scores` should be a torch tensor", "is a list", "Try torch.as_tensor"),
+    ),
+    "scalar scores": (
+        lambda: structmax.softmax(torch.tensor(1.0)),
+        ValueError,
+        ("at least one dimension", "is a scalar", "Try `scores[None]`"),
+    ),
+    "dim too large": (
+        lambda: structmax.softmax(X, dim=2),
+        ValueError,
+        ("`dim` should be between -2 and 1", "shape (2, 3)", "but is 2"),
+    ),
+    "dim too small": (lambda: structmax.softmax(X, dim=-3), ValueError, ("between -2 and 1", "but is -3")),
+    "dim that is no number": (lambda: structmax.softmax(X, dim="last"), ValueError, ("but is 'last'",)),  # type: ignore[arg-type]
+    "no entries": (
+        lambda: structmax.entmax15(torch.zeros(2, 0)),
+        ValueError,
+        ("at least one entry along `dim`=-1", "has shape (2, 0)"),
+    ),
+    # masks and lengths
+    "mask of numbers": (
+        lambda: structmax.softmax(X, mask=torch.ones(2, 3)),
+        TypeError,
+        ("`mask` should be a bool tensor, True where an entry may be used", "torch.float32", "Try `mask.bool()`"),
+    ),
+    "mask that is a list": (lambda: structmax.softmax(X, mask=[True]), TypeError, ("bool tensor", "is list")),  # type: ignore[arg-type]
+    "mask of another shape": (
+        lambda: structmax.softmax(Q, mask=torch.ones(2, 6, dtype=torch.bool)),
+        ValueError,
+        ("should broadcast to the scores' shape (2, 4, 5, 6)", "has (2, 6)", "mask[:, None, None, :]"),
+    ),
+    "mask with more dimensions": (
+        lambda: structmax.softmax(X, mask=torch.ones(1, 2, 3, dtype=torch.bool)),
+        ValueError,
+        ("should broadcast", "has (1, 2, 3)"),
+    ),
+    "mask elsewhere": (
+        lambda: structmax.softmax(X, mask=ELSEWHERE.bool()),
+        ValueError,
+        ("`mask` should be on the device of the scores, cpu", "is on meta", "Try `mask.to(scores.device)`"),
+    ),
+    "lengths of floats": (
+        lambda: structmax.softmax(X, lengths=torch.tensor([1.0, 2.0])),
+        TypeError,
+        ("`lengths` should be an integer tensor", "torch.float32", "Try torch.as_tensor(lengths)"),
+    ),
+    "lengths in a list": (lambda: structmax.softmax(X, lengths=[1, 2]), TypeError, ("is list",)),  # type: ignore[arg-type]
+    "lengths of another shape": (
+        lambda: structmax.softmax(X, lengths=torch.tensor([1, 2, 3])),
+        ValueError,
+        ("`lengths` should broadcast to the batch shape (2,)", "without `dim`", "has (3,)"),
+    ),
+    "lengths out of range": (
+        lambda: structmax.softmax(X, lengths=torch.tensor([1, 4])),
+        ValueError,
+        ("`lengths` should be between 0 and 3, the size of `dim`", "between 1 and 4"),
+    ),
+    "negative lengths": (
+        lambda: structmax.softmax(X, lengths=torch.tensor([-1, 3])),
+        ValueError,
+        ("between -1 and 3",),
+    ),
+    # parameters
+    "alpha of zero": (
+        lambda: structmax.entmax(X, 0.0),
+        ValueError,
+        ("`alpha` should be > 0, but is 0.0", "alpha = 1 is softmax, 2 is sparsemax"),
+    ),
+    "negative alpha": (lambda: structmax.smoothed_max(X, -1.0), ValueError, ("`alpha` should be > 0", "logsumexp")),
+    "alpha that is not a number": (lambda: structmax.entmax(X, math.nan), ValueError, ("but is nan",)),
+    "alpha in words": (lambda: structmax.entmax(X, "1.5"), TypeError, ("a number or a tensor", "is a str")),  # type: ignore[arg-type]
+    "alpha that is a truth value": (lambda: structmax.entmax(X, True), TypeError, ("is a bool",)),
+    "an alpha among others": (
+        lambda: structmax.entmax(X, torch.tensor([1.5, -2.0])),
+        ValueError,
+        ("> 0 everywhere", "its minimum is -2"),
+    ),
+    "alpha of integers": (
+        lambda: structmax.entmax(X, torch.tensor([1, 2])),
+        TypeError,
+        ("`alpha` should be floating point", "Try `alpha.float()`"),
+    ),
+    "alpha for other heads": (
+        lambda: structmax.entmax(Q, heads(5)),
+        ValueError,
+        ("`alpha` is a vector of 5 numbers", "each of the 4 heads", "size 1 at `dim`"),
+    ),
+    "alpha of another shape": (
+        lambda: structmax.entmax(Q, torch.full((4, 5, 6), 1.5)),
+        ValueError,
+        ("should broadcast to the scores' shape (2, 4, 5, 6) with size 1 at `dim`=-1", "has shape (4, 5, 6)"),
+    ),
+    "alpha elsewhere": (
+        lambda: structmax.entmax(X, torch.full((2, 1), 1.5, device="meta")),
+        ValueError,
+        ("`alpha` should be on the device of the scores", "Try `alpha.to(scores.device)`"),
+    ),
+    "order of a norm": (
+        lambda: structmax.normmax(X, 1.0),
+        ValueError,
+        ("`alpha` should be > 1, but is 1.0", "A norm of order 1 is constant on the simplex"),
+    ),
+    "order in a tensor": (
+        lambda: structmax.normmax(X, torch.tensor(2.0)),  # type: ignore[arg-type]
+        TypeError,
+        ("a number > 1, but is a tensor", "`entmax` takes a tensor"),
+    ),
+    "k of zero": (lambda: structmax.topk_sparsemax(X, 0), ValueError, ("`k` should be a whole number ≥ 1", "is 0")),
+    "k of a half": (lambda: structmax.topk(X, Simplex(), 1.5), ValueError, ("whole number ≥ 1", "is 1.5")),  # type: ignore[arg-type]
+    "negative strength": (lambda: structmax.fusedmax(X, -0.1), ValueError, ("`lam` should be", "is -0.1")),
+    "strength in a tensor": (
+        lambda: structmax.oscarmax(X, torch.tensor(1.0)),  # type: ignore[arg-type]
+        TypeError,
+        ("`lam` should be a number ≥ 0, but is a tensor", "receives no gradient", "Try `float(lam)`"),
+    ),
+    "weights of another size": (
+        lambda: structmax.prox_owl(X, weights(1.0, 0.0)),
+        ValueError,
+        ("`weights` should have shape (3,), one for each rank along `dim`", "has (2,)"),
+    ),
+    "weights that rise": (
+        lambda: structmax.prox_owl(X, weights(0.0, 1.0, 2.0)),
+        ValueError,
+        ("non-increasing and ≥ 0", "Try `weights.sort(descending=True).values`"),
+    ),
+    "negative weights": (lambda: structmax.prox_owl(X, weights(1.0, 0.0, -1.0)), ValueError, ("≥ 0",)),
+    "weights elsewhere": (
+        lambda: structmax.prox_owl(X, torch.zeros(3, device="meta")),
+        ValueError,
+        ("`weights` should be on the device of the scores",),
+    ),
+    "temperature of zero": (lambda: structmax.gumbel_softmax(X, 0.0), ValueError, ("`temperature` should be > 0",)),
+    # bounds
+    "upper too small": (
+        lambda: structmax.csparsemax(X, upper=0.2),
+        ValueError,
+        ("`upper` should sum to at least 1", "sums to 0.6 in row (0,)", "Try looser bounds"),
+    ),
+    "lower too large": (
+        lambda: structmax.csoftmax(X, lower=0.5),
+        ValueError,
+        ("`lower` should sum to at most 1", "sums to 1.5 in row (0,)", "or a mask that leaves more entries"),
+    ),
+    "crossed bounds": (
+        lambda: structmax.csparsemax(X, lower=0.3, upper=torch.tensor([1.0, 0.1, 1.0])),
+        ValueError,
+        ("`lower` should be ≤ `upper` everywhere", "at (0, 1) (with `dim` last)", "0.3 > 0.1"),
+    ),
+    "a budget nobody can spend": (
+        lambda: structmax.budget(X, 4),
+        ValueError,
+        ("`upper` should sum to at least 4", "sums to 3 in row (0,)"),
+    ),
+    "a budget of nothing": (lambda: structmax.budget(X, 0), ValueError, ("`budget` should be > 0, but is 0",)),
+    "a bound masked away": (
+        lambda: structmax.csparsemax(X, upper=0.4, mask=torch.tensor([True, True, False])),
+        ValueError,
+        ("sums to 0.8", "a mask that leaves more entries"),
+    ),
+    "bounds of another shape": (
+        lambda: structmax.csparsemax(X, upper=torch.ones(2)),
+        ValueError,
+        ("`upper` should broadcast to the scores' shape (2, 3)", "has (2,)"),
+    ),
+    "bounds of integers": (
+        lambda: structmax.csparsemax(X, upper=torch.ones(3, dtype=torch.int64)),
+        TypeError,
+        ("`upper` should be floating point",),
+    ),
+    "bounds elsewhere": (
+        lambda: structmax.csparsemax(X, upper=ELSEWHERE),
+        ValueError,
+        ("`upper` should be on the device of the scores",),
+    ),
+    # losses
+    "reduction of another library": (
+        lambda: structmax.entmax15_loss(X, TARGET, reduction="elementwise_mean"),
+        ValueError,
+        ("`reduction` should be one of 'mean', 'sum', 'none'", "is 'elementwise_mean'"),
+    ),
+    "smoothing above one": (
+        lambda: structmax.sparsemax_loss(X, TARGET, label_smoothing=1.5),
+        ValueError,
+        ("`label_smoothing` should be between 0 and 1", "is 1.5"),
+    ),
+    "target of another shape": (
+        lambda: structmax.sparsemax_loss(X, torch.tensor([0, 1, 2])),
+        ValueError,
+        ("`target` should have shape (2,), the scores without `dim`", "has (3,)", "floating point"),
+    ),
+    "target too large": (
+        lambda: structmax.sparsemax_loss(X, torch.tensor([0, 3])),
+        ValueError,
+        ("`target` should lie between 0 and 2 or be ignore_index=-100", "holds 3"),
+    ),
+    "target of truth values": (
+        lambda: structmax.sparsemax_loss(X, torch.tensor([True, False])),
+        TypeError,
+        ("integer classes or probabilities", "torch.bool"),
+    ),
+    "target elsewhere": (
+        lambda: structmax.sparsemax_loss(X, torch.zeros(2, dtype=torch.int64, device="meta")),
+        ValueError,
+        ("`target` should be on the device of the scores",),
+    ),
+    "probabilities of another shape": (
+        lambda: structmax.sparsemax_loss(X, torch.zeros(2, 4)),
+        ValueError,
+        ("`target` of probabilities should have the scores' shape (2, 3)", "has (2, 4)", "Classes should be integers"),
+    ),
+    "class weights of another size": (
+        lambda: structmax.entmax_loss(X, TARGET, weight=torch.ones(2)),
+        ValueError,
+        ("`weight` should have shape (3,)", "has (2,)"),
+    ),
+    "class weights of integers": (
+        lambda: structmax.entmax_loss(X, TARGET, weight=torch.ones(3, dtype=torch.int64)),
+        TypeError,
+        ("`weight` should be floating point",),
+    ),
+    "alpha of a loss in a tensor": (
+        lambda: structmax.entmax_loss(X, TARGET, torch.tensor(1.5)),  # type: ignore[arg-type]
+        TypeError,
+        ("`alpha` of a loss should be a number", "is a tensor", "Try `float(alpha)`"),
+    ),
+    "alpha of a loss": (lambda: structmax.entmax_loss(X, TARGET, 0.0), ValueError, ("alpha = 1 is cross-entropy",)),
+    "order of a loss": (lambda: structmax.normmax_loss(X, TARGET, 0.5), ValueError, ("`alpha` should be > 1",)),
+    # structures
+    "the class of a structure": (
+        lambda: structmax.marginals(X, Simplex),  # type: ignore[arg-type]
+        TypeError,
+        ("`structure` should be a structure such as Simplex()", "is Simplex itself", "Try `Simplex()`"),
+    ),
+    "no structure": (lambda: structmax.argmax(X, 3), TypeError, ("`structure` should be a structure", "is int")),  # type: ignore[arg-type]
+    "scores of integers": (
+        lambda: structmax.log_partition(torch.zeros(3, dtype=torch.int64), Simplex()),
+        TypeError,
+        ("`scores` should be floating point",),
+    ),
+    "scores that do not fit": (
+        lambda: structmax.log_partition(torch.tensor(0.0), Simplex()),
+        ValueError,
+        ("`scores` of a Simplex should have shape (…, n) with n ≥ 1", "are ()"),
+    ),
+    "NaN under validation": (
+        lambda: structmax.Distribution(torch.tensor([[0.0, math.nan]]), Simplex(), validate_args=True),
+        ValueError,
+        ("`scores` should hold no NaN", "holds 1, the first at (0, 1)", "set_detect_anomaly"),
+    ),
+    "parts of another shape": (
+        lambda: structmax.Distribution(X, Simplex(), validate_args=True).log_prob(torch.zeros(5)),
+        ValueError,
+        ("`value` should have the scores' shape (2, 3) behind any sample shape", "has (5,)", "`structure.encode`"),
+    ),
+    "parts that are no parts": (
+        lambda: structmax.Distribution(X, Simplex(), validate_args=True).log_prob(torch.full((2, 3), 0.5)),
+        ValueError,
+        ("made of zeros and ones", "`structure.encode` makes parts from labels"),
+    ),
+    # backends
+    "an unknown backend": (
+        lambda: structmax.softmax(X, backend="cuda"),
+        ValueError,
+        ("`backend` should be one of 'auto', 'triton', 'numba', 'reference'", "is 'cuda'"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_error_says_what_should_be_what_is_and_what_to_try(name: str) -> None:
+    call, kind, words = ERRORS[name]
+    with pytest.raises(kind) as caught:
+        call()
+    for word in words:
+        assert word in str(caught.value)
+
+
+class Mute(AbstractStructure):
+    """A structure whose room answers nothing."""
+
+    event_dims = (1,)
+
+    def check(self, scores: Any) -> None: ...
+    def enumerate(self, scores: Any) -> Any: ...
+    def decode(self, parts: Any) -> Any: ...
+    def encode(self, *what: Any) -> Any: ...
+    def fields(self) -> dict[str, Any]:
+        return {}
+
+
+def test_a_refusal_has_every_reason() -> None:
+    with pytest.raises(structmax.Refusal) as caught:
+        structmax.log_partition(X, Mute())
+    for word in ("Mute cannot answer `log_partition` with backend='auto'", "triton:", "numba:", "reference:"):
+        assert word in str(caught.value)
+    assert issubclass(structmax.Refusal, NotImplementedError)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on a machine without a GPU")
+def test_a_refusal_names_what_would_work() -> None:
+    with pytest.raises(structmax.Refusal) as caught:
+        structmax.softmax(X, backend="triton")
+    for word in ("with backend='triton'", "triton runs on cuda, the scores are on cpu", "Try backend='numba'"):
+        assert word in str(caught.value)
+
+
+def test_errors_do_not_depend_on_the_layout() -> None:
+    moved = X.t()
+    with pytest.raises(ValueError, match=r"shape \(3, 2\)"):
+        structmax.softmax(moved, dim=5)
+    with pytest.raises(ValueError, match=r"scores' shape \(3, 2\)"):
+        structmax.csparsemax(moved, upper=torch.ones(3), dim=0)
