@@ -1,6 +1,7 @@
 """A tour of structmax: prints and draws what the mappings do. `make demo` runs it.
 
-Everything is computed in float64, so that each kernel is compiled once; the second tour is much faster. Pictures and a page of them go to `demo/`.
+Everything is computed in float64, so that each kernel is compiled once; a second tour finds it compiled. Pictures, and
+a page of them, go to `demo/`.
 """
 
 from __future__ import annotations

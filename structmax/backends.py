@@ -125,12 +125,34 @@ _library.define(
 )
 
 
+def _nobody_watches(tensor: Tensor) -> bool:
+    """Whether the operator may be left out: no compiler, tracer, mode or tensor subclass is there to see it."""
+    return (
+        not torch.compiler.is_compiling()
+        and type(tensor) in (Tensor, torch.nn.Parameter)
+        and torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._get_tracing_state() is None
+    )
+
+
 def call(
     room: str, name: str, tensors: tuple[Tensor, ...], fields: dict[str, Any], parts: int, backend: str
 ) -> list[Tensor]:
     """Asks the room's function `name`. Tensors are batch-first with one batch dimension, `parts` of them scores."""
     named = {key: value for key, value in fields.items() if isinstance(value, Tensor)}
     numbers = {key: value for key, value in fields.items() if not isinstance(value, Tensor)}
+    if _nobody_watches(tensors[0]):
+        return _run(
+            list(tensors),
+            list(named.values()),
+            list(named),
+            list(numbers.values()),
+            list(numbers),
+            room,
+            name,
+            parts,
+            backend,
+        )
     return torch.ops.structmax.call.default(
         list(tensors),
         list(named.values()),

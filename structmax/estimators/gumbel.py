@@ -12,10 +12,10 @@ from structmax.inference.entmax import entmax
 
 
 def gumbel_like(scores: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Standard Gumbel noise −log(−log U), drawn in float32 or wider, never infinite."""
+    """Standard Gumbel noise −log E with E = −log(1 − U) exponential, drawn in float32 or wider, never infinite."""
     wide = torch.promote_types(scores.dtype, torch.float32)
-    exponential = torch.empty(scores.shape, dtype=wide, device=scores.device).exponential_(generator=generator)
-    return -exponential.clamp_min(torch.finfo(wide).tiny).log()
+    uniform = torch.rand(scores.shape, generator=generator, dtype=wide, device=scores.device)
+    return -(-torch.log1p(-uniform)).clamp_min(torch.finfo(wide).eps / 4).log()
 
 
 def gumbel_entmax(

@@ -194,7 +194,7 @@ def fusedmax(
     Example:
         >>> import torch, structmax
         >>> structmax.fusedmax(torch.tensor([1.0, 1.2, 0.9, -1.0]), lam=0.3)
-        tensor([0.3333, 0.3333, 0.3333, 0.0000])
+        tensor([0.3500, 0.3500, 0.3000, 0.0000])
 
     Reference: Niculae & Blondel 2017, https://arxiv.org/abs/1705.07704.
     """

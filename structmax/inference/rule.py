@@ -1,6 +1,5 @@
 """What the autograd rules of all questions share: batching, tracing, and the way down to a room."""
 
-import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -22,14 +21,17 @@ def rule(function: type[Function]) -> Callable[..., Any]:
     # gradient is recorded (inside a backward, too) it miscounts the arguments of a variadic forward: call that plainly.
     traced: Any = type(function.__name__, (Function,), {k: v for k, v in vars(function).items() if k != "jvp"})
     forward = function.forward
-    # Function.apply binds its arguments by signature: found once, not in each call.
-    forward.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+    # Function.apply binds arguments to forward's signature, which takes longer than a kernel over a small batch. All of
+    # ours are positional: without transforms of torch.func, its base class is asked directly.
+    plain_apply = super(Function, function).apply  # type: ignore[misc]
 
     def call(*args: Any) -> Any:
-        if not torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
+            recorded = torch.is_grad_enabled() and any(isinstance(arg, Tensor) and arg.requires_grad for arg in args)
+            return traced.apply(*args) if recorded else forward(*args)
+        if torch._C._are_functorch_transforms_active():
             return function.apply(*args)
-        recorded = torch.is_grad_enabled() and any(isinstance(arg, Tensor) and arg.requires_grad for arg in args)
-        return traced.apply(*args) if recorded else forward(*args)
+        return plain_apply(*args)
 
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
         out = call(*(_batched(arg, dim, info.batch_size) for arg, dim in zip(args, in_dims, strict=True)))

@@ -28,9 +28,7 @@ _MANTISSA = np.int32(23)
 _EXPONENT_OF_ONE = np.int32(127)
 
 # exp f = 1 + f + f² P(f) on |f| ≤ log(2)/2, relative error 5e-9
-_E0, _E1, _E2, _E3, _E4 = (
-    np.float32(c) for c in (0.49999994, 0.16666515, 0.041668456, 0.0083694197, 0.0013813140)
-)
+_E0, _E1, _E2, _E3, _E4 = (np.float32(c) for c in (0.49999994, 0.16666515, 0.041668456, 0.0083694197, 0.0013813140))
 # log(1 + f) = f − f²/2 + f³ P(f) on √½ ≤ 1 + f ≤ √2, relative error 6e-9
 _L0, _L1, _L2, _L3, _L4, _L5, _L6, _L7 = (
     np.float32(c)

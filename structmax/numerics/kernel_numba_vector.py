@@ -186,7 +186,7 @@ def lane_peaks(typingctx, tile, count, out):
 
 @intrinsic
 def lane_sums(typingctx, tile, count, top, square, out):
-    """Σ u^b in out[i] and Σ u^(b−1) in out[BLOCK + i], for u = [tile[BLOCK·j + i] + top[i]]₊; b = 2 if `square`, or 1."""
+    """Σ u^b in out[i], Σ u^(b−1) in out[BLOCK + i]; u = [tile[BLOCK·j + i] + top[i]]₊, b = 2 or 1 by `square`."""
 
     def codegen(context, builder, signature, args):
         tile, count, top, square, out = args

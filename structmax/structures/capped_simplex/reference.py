@@ -20,6 +20,7 @@ def _solve(x: Tensor, lower: Tensor, upper: Tensor, total: Tensor, soft: bool) -
     """p (B, n) and where each entry is (B, n) int8: −1 at its lower bound, 0 free, 1 at its upper bound."""
     peak = x.amax(-1, keepdim=True)
     peak = torch.where(peak == -math.inf, 0.0, peak)
+    broken = peak.isnan() | (peak == math.inf)
     x = torch.where(x == -math.inf, 0.0, x - peak)
     total = total.unsqueeze(-1)
     leaves_upper = x - (upper.log() if soft else upper)
@@ -57,7 +58,7 @@ def _solve(x: Tensor, lower: Tensor, upper: Tensor, total: Tensor, soft: bool) -
     # The closed form may leave the bounds by a rounding: clip the value, keep the index set.
     inner = torch.minimum(torch.maximum(inner, lower), upper)
     p = torch.where(at_lower, lower, torch.where(at_upper, upper, inner))
-    return p, at_upper.to(torch.int8) - at_lower.to(torch.int8)
+    return p.masked_fill(broken, math.nan), at_upper.to(torch.int8) - at_lower.to(torch.int8)
 
 
 @returns("parts", "parts:int8")

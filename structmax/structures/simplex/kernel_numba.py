@@ -169,14 +169,6 @@ def _value_rows(start, stop, x, target, alpha, tolerance, value, state):
 
 
 @compiled()
-def _feasible(row):
-    for i in range(row.size):
-        if row[i] > -np.inf:
-            return True
-    return False
-
-
-@compiled()
 def _gradient_rows(start, stop, x, state, target, d_value, alpha, tolerance, d_x):
     dtype = x.dtype.type
     _, _, z, places = scratch(x)
@@ -196,7 +188,7 @@ def _gradient_rows(start, stop, x, state, target, d_value, alpha, tolerance, d_x
         else:
             count = collect(row, origin, dtype(edge(e, t, tolerance)), z, places)
             _fill_power(z, places, count, e, t, float(weight), d_x[i])
-        if hit >= 0 and (row[hit] > -np.inf or _feasible(row)):
+        if hit >= 0 and (row[hit] > -np.inf or np.max(row) > -np.inf):
             d_x[i, hit] -= weight
 
 
@@ -254,6 +246,9 @@ def _pullback_steep(p, v, e, out):
     for i in range(p.size):
         if p[lowest] <= 0 or 0 < p[i] < p[lowest] or is_nan(p[i]):
             lowest = i
+    if p[lowest] <= 0:
+        out[:] = 0
+        return
     p_lowest, v_lowest = float(p[lowest]), float(v[lowest])
     total, moment = 0.0, 0.0
     for i in range(p.size):
@@ -269,8 +264,8 @@ def _pullback_steep(p, v, e, out):
             product = s * ((v[i] - v_lowest) - mean)
             out[i] = product
             rest += product
-    # A mean that is NaN belongs to a row without support, or with a NaN.
-    out[lowest] = -rest if p_lowest > 0 and not is_nan(mean) else (0.0 if p_lowest <= 0 else mean)
+    # zero · mean carries a NaN on.
+    out[lowest] = 0 * mean - rest
 
 
 @compiled()

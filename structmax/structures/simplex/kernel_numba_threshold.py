@@ -253,7 +253,7 @@ def threshold(row, peak, e, peaks, crest, z, places, tolerance):
 @compiled()
 def lanes_fit(x, rows, alpha):
     """Whether `lane_thresholds` can serve: short rows, enough of them, and one α of 1.5 or 2 for all."""
-    return x.shape[1] <= SHORT and rows >= BLOCK and alpha.size == 1 and (alpha[0] == 2 or alpha[0] == 1.5)
+    return 0 < x.shape[1] <= SHORT and rows >= BLOCK and alpha.size == 1 and (alpha[0] == 2 or alpha[0] == 1.5)
 
 
 @compiled()

@@ -38,6 +38,9 @@ SHORT = 4096
 # Longest row that fits one program at all, however slowly.
 LONGEST = 131072
 KEPT = tl.constexpr(4)
+# Targets that are no entry, as in reference.py: a value without a target term, and a row that counts nothing.
+NOTHING = tl.constexpr(-1)
+IGNORED = tl.constexpr(-2)
 
 
 @triton.jit
@@ -49,10 +52,12 @@ def _store_loss(p_x, p_target, p_value, p_state, n, o_row, m_row, origin, level,
     value = ((tau + energy) / (1 + e)).to(origin.dtype)
     result = origin + value
     if TARGET:
-        target = tl.load(p_target + o_row, mask=m_row, other=-1)
-        chosen = tl.load(p_x + o_row * n + tl.maximum(target, 0), mask=m_row, other=0.0).to(origin.dtype)
+        target = tl.load(p_target + o_row, mask=m_row, other=NOTHING)
+        # No host has looked at the targets: one that is no entry costs NaN.
+        m_target = m_row & (target >= 0) & (target < n)
+        chosen = tl.load(p_x + o_row * n + target, mask=m_target, other=float("nan")).to(origin.dtype)
         gap = tl.where(origin == float("-inf"), 0.0, origin) - chosen
-        result = tl.where(target < 0, result, gap + value)
+        result = tl.where(target == NOTHING, result, tl.where(target == IGNORED, 0.0, gap + value))
     tl.store(p_value + o_row, result, mask=m_row)
     # A maximum may have passed over a NaN; τ has not.
     tl.store(p_state + 2 * o_row, tl.where(level == level, origin, float("nan")), mask=m_row)
@@ -200,7 +205,8 @@ def _solve_streamed(
 @triton.jit(do_not_specialize=["B"])
 def _pull_rows(
     p_p, p_v, p_alpha, p_out, n, B, e: tl.float64,
-    KIND: tl.constexpr, PER_ROW: tl.constexpr, DOUBLE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    KIND: tl.constexpr, STEEP: tl.constexpr, PER_ROW: tl.constexpr, DOUBLE: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     WORK: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     o_row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
@@ -214,21 +220,35 @@ def _pull_rows(
     b_s = slopes(b_p, e, KIND)
     # Off the support v has no say, not even where it is infinite.
     b_v = tl.where(b_s == 0, 0.0, b_v)
-    total = tl.sum(b_s, 1, keep_dims=True)
-    mean = tl.sum(b_s * b_v, 1, keep_dims=True) / tl.where(total == 0, 1.0, total)
-    tl.store(p_out + o_tile, tl.where(b_s == 0, 0.0, b_s * (b_v - mean)), mask=m_tile)
+    # For α > 2 the lowest p has by far the largest s: the mean is taken in units of that one, and its product, where
+    # v − mean would cancel, is what makes the products sum to 0.
+    lowest = tl.min(tl.where(b_p == 0, 2.0, b_p), 1, keep_dims=True)
+    m_steep = (e > 1) & (lowest < 2)
+    b_share = b_s
+    if STEEP:
+        b_relative = tl.exp2((1 - e).to(WORK) * tl.log2(b_p / lowest))
+        b_share = tl.where(m_steep, tl.where(b_p == 0, 0.0, b_relative), b_s)
+    total = tl.sum(b_share, 1, keep_dims=True)
+    mean = tl.sum(b_share * b_v, 1, keep_dims=True) / tl.where(total == 0, 1.0, total)
+    b_out = tl.where(b_s == 0, 0.0, b_s * (b_v - mean))
+    if STEEP:
+        first = tl.min(tl.where(b_p == lowest, o_column, BLOCK), 1, keep_dims=True)
+        m_first = m_steep & (o_column == first)
+        rest = tl.sum(tl.where(m_first, 0.0, b_out), 1, keep_dims=True)
+        b_out = tl.where(m_first, -rest, b_out)
+    tl.store(p_out + o_tile, b_out, mask=m_tile)
 
 
 @triton.jit
 def _pull_streamed(
-    p_p, p_v, p_alpha, p_out, n, e: tl.float64,
-    KIND: tl.constexpr, PER_ROW: tl.constexpr, DOUBLE: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr,
+    p_p, p_v, p_out, n, e: tl.float64,
+    KIND: tl.constexpr, DOUBLE: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     WORK: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     i_row = tl.program_id(0).to(tl.int64)
     o_row = tl.full((1, 1), 0, tl.int64) + i_row
     o_lane = tl.arange(0, LANES)[None, :]
-    e = _load_e(p_alpha, e, o_row, o_row >= 0, PER_ROW)
+    e = _load_e(None, e, o_row, o_row >= 0, False)
     p_p += i_row * n
     p_v += i_row * n
     p_out += i_row * n
@@ -271,9 +291,9 @@ def _gradient(
     e = _load_e(p_alpha, e, o_row, m_row, PER_ROW).to(WORK)
     origin = tl.load(p_state + 2 * o_row, mask=m_row, other=0.0)
     level = tl.load(p_state + 2 * o_row + 1, mask=m_row, other=0.0)
-    target = tl.load(p_target + o_row, mask=m_row, other=-1)
+    target = tl.load(p_target + o_row, mask=m_row, other=NOTHING)
     d_value = tl.load(p_d_value + o_row, mask=m_row, other=0.0).to(WORK)
-    still = (d_value == 0) | (origin == float("-inf"))
+    still = (d_value == 0) | (origin == float("-inf")) | (target == IGNORED)
     b_x = tl.load(p_x + o_row * n + o_column, mask=m_tile & ~still, other=0.0).to(WORK)
     b_t = b_x - origin - level
     if KIND == "softmax":
@@ -376,16 +396,16 @@ def entmax_pullback(p: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
     out = torch.empty_like(p)
     if out.numel() == 0:
         return out
-    e, kind, _, per_row = _family(alpha)
+    e, kind, steep_possible, per_row = _family(alpha)
     double = p.dtype == torch.float64
     tensors = (p, v, alpha if per_row else None, out)
-    if n <= SHORT:
+    if n <= SHORT or steep_possible:
         rows, block, warps = _tile(n, 512)
-        constants = (kind, per_row, double, rows, block)
+        constants = (kind, steep_possible, per_row, double, rows, block)
         _launch(_pull_rows, -(-B // rows), warps, tensors, n, (B, e), constants)
     else:
         lanes = 4096 if n > 16384 else 2048
-        _launch(_pull_streamed, B, lanes // 256, tensors, n, (e,), (kind, per_row, double, lanes, 1))
+        _launch(_pull_streamed, B, lanes // 256, (p, v, out), n, (e,), (kind, double, lanes, 1))
     return out
 
 
@@ -398,7 +418,7 @@ def _value(x: Tensor, target: Tensor | None, alpha: float | Tensor) -> tuple[Ten
 
 
 def entmax_value(x: Tensor, target: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
-    """Ω*_α(x) − x[target] per row (without the second term where target < 0): (B,), and the state of the row: (B, 2).
+    """Ω*_α(x) − x[target] per row, as in reference.py: (B,), and the state of the row: (B, 2).
 
     The state is (max x, τ), or (smallest supported score, its probability) where α > 2; −inf leads it where nothing is
     feasible.

@@ -181,4 +181,7 @@ def slopes(p, e, KIND: tl.constexpr):
     elif KIND == "sparsemax":
         return tl.where(p <= 0, 0.0, tl.where(p > 0, 1.0, p))
     else:
-        return tl.where(p <= 0, 0.0, tl.exp2((1 - e).to(p.dtype) * tl.log2(tl.where(p <= 0, 1.0, p))))
+        # Finite for α > 2 too, where 0 · inf would be NaN.
+        largest: tl.constexpr = 1.7e308 if p.dtype == tl.float64 else 3.4e38
+        raised = tl.exp2((1 - e).to(p.dtype) * tl.log2(tl.where(p <= 0, 1.0, p)))
+        return tl.where(p <= 0, 0.0, tl.where(raised > largest, largest, raised))

@@ -114,7 +114,7 @@ def _solve(x: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     state = torch.cat([peak, tau], -1)
     if not flat:
         anchor, p_anchor = _anchored(x, _column(alpha))
-        steep = torch.as_tensor(_column(alpha), device=x.device) > 2
+        steep = torch.as_tensor(_column(alpha), dtype=x.dtype, device=x.device) > 2
         state = torch.where(steep, torch.cat([anchor, p_anchor], -1), state)
     return torch.where(feasible, _recover(x, state, alpha), 0.0), state
 
@@ -141,14 +141,15 @@ def entmax_pullback(p: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
     product, where v − mean would cancel, is what makes the products sum to 0.
     """
     inside = p > 0
-    log_s = (2 - torch.as_tensor(_column(alpha), device=p.device)) * torch.where(inside, p, 1.0).log()
+    exponent = 2 - torch.as_tensor(_column(alpha), dtype=p.dtype, device=p.device)
+    log_s = exponent * torch.where(inside, p, 1.0).log()
     top = torch.where(inside, log_s, -math.inf).max(-1, keepdim=True)
     share = torch.where(inside, (log_s - torch.where(inside.any(-1, keepdim=True), top.values, 0.0)).exp(), 0.0)
     total = share.sum(-1, keepdim=True)
     mean = (share * v).sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0)
     s = log_s.exp().clamp_max(torch.finfo(p.dtype).max)
     product = torch.where(inside, s * (v - mean), 0.0)
-    steep = torch.as_tensor(_column(alpha), device=p.device) > 2
+    steep = exponent < 0
     rest = product.scatter(-1, top.indices, 0.0).sum(-1, keepdim=True)
     return torch.where(steep, product.scatter(-1, top.indices, -rest), product)
 
@@ -236,7 +237,9 @@ def topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     values = torch.nn.functional.pad(values, (0, missing), value=-math.inf)
     index = torch.nn.functional.pad(index, (0, missing))
     parts = x.new_zeros(x.shape[0], k, x.shape[-1])
-    return values, parts.scatter_(-1, index.unsqueeze(-1), (values > -math.inf).to(x.dtype).unsqueeze(-1))
+    # 1 where there is an entry; a NaN stays one
+    chosen = torch.where(values.isnan(), values, (values > -math.inf).to(x.dtype))
+    return values, parts.scatter_(-1, index.unsqueeze(-1), chosen.unsqueeze(-1))
 
 
 def sample(x: Tensor, noise: Tensor) -> Tensor:
@@ -261,7 +264,7 @@ def normmax(x: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
     """
     q = alpha / (alpha - 1)
     peak = x.amax(-1, keepdim=True)
-    feasible = peak > -math.inf
+    feasible = peak != -math.inf
     z = torch.where(feasible, x - torch.where(feasible, peak, 0.0), 0.0)
     tau = torch.full_like(peak, -1.0)
     for _ in range(BISECTIONS):
@@ -269,7 +272,7 @@ def normmax(x: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
         norm = (u**q).sum(-1, keepdim=True) ** (1 / q)
         step = (norm - 1) * norm ** (q - 1) / (u ** (q - 1)).sum(-1, keepdim=True)
         moved = tau + step.clamp_min(0)
-        if bool((moved == tau).all()):
+        if not bool((moved > tau).any()):
             break
         tau = moved
     w = (z - tau).clamp_min(0) ** (q - 1)

@@ -1,0 +1,104 @@
+"""The Triton kernels of the simplex against the reference in float64: on a GPU, or under Triton's interpreter."""
+
+import math
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from structmax.structures.simplex import kernel_triton, reference  # noqa: E402
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+ALPHAS = [1.0, 1.0001, 1.3, 1.5, 2.0, 0.6, 3.0, 10.0]
+# packed many to a program, one to a program, streamed; none a power of two
+SIZES = [1, 7, 65, 1000, 4200]
+
+
+def rows(n, seed=0):
+    """Random rows, one far from 0, one with forbidden entries, one tied, one all forbidden, one one-hot."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(7, n, generator=generator, dtype=torch.float64)
+    x[1] += 1000.0
+    x[2] = x[2].masked_fill(torch.rand(n, generator=generator) < 0.5, -math.inf)
+    x[3] = 0.5
+    x[4] = -math.inf
+    x[5] = -3.0
+    x[5, n // 2] = 20.0
+    x[6] *= 0.01
+    return x
+
+
+def both(function, *arguments, dtype=torch.float32, alpha):
+    """The kernel's outputs in `dtype` and the reference's in float64, on the same rounded inputs."""
+    narrow = [a.to(dtype) if a.is_floating_point() else a for a in arguments]
+    wide = [a.double() if a.is_floating_point() else a for a in narrow]
+    row_alpha = isinstance(alpha, torch.Tensor)
+    given = alpha.to(DEVICE, torch.promote_types(dtype, torch.float32)) if row_alpha else alpha
+    got = getattr(kernel_triton, function)(*(a.to(DEVICE) for a in narrow), given)
+    want = getattr(reference, function)(*wide, alpha.double() if row_alpha else alpha)
+    listed = [(g,) if isinstance(g, torch.Tensor) else g for g in (got, want)]
+    return [(g.double().cpu(), w) for g, w in zip(*listed, strict=True)]
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_point_and_pullback(alpha, n):
+    x = rows(n)
+    for dtype, atol in ((torch.float64, 1e-12), (torch.float32, 1e-6)):
+        if dtype == torch.float32 and alpha > 2:
+            # p has infinite slope at 0: what rounding the scores costs is not the kernel's
+            atol = 2e-5
+        ((p, want),) = both("entmax", x, dtype=dtype, alpha=alpha)
+        torch.testing.assert_close(p, want, atol=atol, rtol=0)
+        feasible = (x > -math.inf).any(-1)
+        torch.testing.assert_close(p.sum(-1), feasible.double(), atol=1e-6 if dtype == torch.float32 else 1e-12, rtol=0)
+        v = torch.randn(x.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        ((got, want),) = both("entmax_pullback", want, v, dtype=dtype, alpha=alpha)
+        torch.testing.assert_close(got, want, atol=10 * atol, rtol=10 * atol)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_value_and_gradient(alpha, n):
+    x = rows(n)
+    target = torch.tensor([0, n - 1, 0, n // 2, 0, n // 2, -2])
+    d_value = torch.tensor([1.0, -2.0, 0.5, 1.0, 1.0, 0.0, 1.0], dtype=torch.float64)
+    (value, want), (state, _) = both("entmax_value", x, target, dtype=torch.float64, alpha=alpha)
+    torch.testing.assert_close(value, want, atol=1e-11, rtol=1e-12)
+    x_there, d_there, target_there = x.to(DEVICE), d_value.to(DEVICE), target.to(DEVICE)
+    got = kernel_triton.entmax_gradient(x_there, state.to(DEVICE), target_there, d_there, alpha).cpu()
+    _, reference_state = reference.entmax_value(x, target, alpha)
+    want = reference.entmax_gradient(x, reference_state, target, d_value, alpha)
+    torch.testing.assert_close(got, want, atol=1e-11, rtol=0)
+
+
+def test_one_alpha_for_each_row():
+    x = rows(65)
+    alpha = torch.tensor([1.0, 1.2, 1.5, 2.0, 1.5, 2.5, 10.0], dtype=torch.float64)
+    ((p, want),) = both("entmax", x, dtype=torch.float64, alpha=alpha)
+    torch.testing.assert_close(p, want, atol=1e-12, rtol=0)
+    ((got, want),) = both("entmax_pullback", want, x.nan_to_num(neginf=0.0), dtype=torch.float64, alpha=alpha)
+    torch.testing.assert_close(got, want, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.3, 1.5, 2.0, 3.0])
+def test_a_nan_stays_in_its_row(alpha):
+    x = rows(65).to(DEVICE)
+    x[0, 3], x[6, 4] = math.nan, math.inf
+    p = kernel_triton.entmax(x, alpha)
+    assert p[0].isnan().all()
+    assert p[6].isnan().all()
+    assert p[1:6].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_float32(dtype):
+    ((p, want),) = both("entmax", rows(1000)[:1], dtype=dtype, alpha=1.5)
+    torch.testing.assert_close(p, want, atol=4e-3, rtol=1e-2)
+
+
+def test_a_target_that_is_no_entry_costs_nan():
+    x = rows(7).to(DEVICE)
+    value, _ = kernel_triton.entmax_value(x, torch.full((7,), 9, device=DEVICE), 1.5)
+    assert value.isnan().all()
