@@ -109,16 +109,17 @@ def _broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
     return len(shape) <= len(target) and all(a in (1, b) for a, b in pairs)
 
 
-def positive(name: str, value: object, *, above: float = 0.0, hint: str = "") -> None:
-    """A number > `above`; for tensors on the CPU, all of them."""
+def positive(name: str, value: object, *, above: float = 0.0, or_zero: bool = False, hint: str = "") -> None:
+    """A number > `above`, or ≥ 0; for tensors on the CPU, all of them."""
+    wanted = "≥ 0" if or_zero else f"> {above:g}"
     if isinstance(value, Tensor):
         floating(name, value)
         if readable(value) and value.numel() and not bool((value > above).all()):
-            raise ValueError(f"`{name}` should be > {above:g} everywhere, but its minimum is {value.min():g}.{hint}")
+            raise ValueError(f"`{name}` should be {wanted} everywhere, but its minimum is {value.min():g}.{hint}")
     elif isinstance(value, bool) or not isinstance(value, int | float | torch.SymInt | torch.SymFloat):
         raise TypeError(f"`{name}` should be a number or a tensor, but is a {type(value).__name__}.")
-    elif not value > above:
-        raise ValueError(f"`{name}` should be > {above:g}, but is {value}.{hint}")
+    elif not (value >= 0 if or_zero else value > above):
+        raise ValueError(f"`{name}` should be {wanted}, but is {value}.{hint}")
 
 
 def whole(name: str, value: object, low: int) -> None:
@@ -187,7 +188,7 @@ def per_entry(name: str, value: float | Tensor, scores: Tensor) -> Tensor:
     return value.expand(scores.shape)
 
 
-def feasible_bounds(lower: Tensor, upper: Tensor, total: Tensor) -> None:
+def feasible_bounds(lower: Tensor, upper: Tensor, total: Tensor, *, is_budget: bool) -> None:
     """lower ≤ upper and Σ lower ≤ total ≤ Σ upper. Reads values, from a GPU too: bounds nobody can meet are refused."""
     if (
         torch.compiler.is_compiling()
@@ -204,6 +205,12 @@ def feasible_bounds(lower: Tensor, upper: Tensor, total: Tensor) -> None:
         raise ValueError(
             f"`lower` should be ≤ `upper` everywhere, but at {at} (with `dim` last) it is "
             f"{lower[at]:g} > {upper[at]:g}."
+        )
+    if is_budget:
+        at = tuple(below.nonzero()[0].tolist())
+        raise ValueError(
+            f"`budget` should be at most the number of usable entries of each row, {upper[at].sum():g} in row {at}, "
+            f"but is {total[at]:g}. Try a smaller budget, or a mask that leaves more entries."
         )
     which, word, bound = (above, "lower", lower) if bool(above.any()) else (below, "upper", upper)
     at = tuple(which.nonzero()[0].tolist())

@@ -11,11 +11,8 @@ import torch
 from torch import Tensor
 
 from structmax import check
-from structmax.inference.entmax import entmax_value_rule
+from structmax.inference.entmax import IGNORED, NOTHING, entmax_value_rule
 from structmax.inference.normmax import normmax_value
-
-# Targets that are no class, as the simplex's room reads them: no target term, and a row that counts nothing.
-NOTHING, IGNORED = -1, -2
 
 # Ω*(x) − x[target] per row.
 Value = Callable[[Tensor, Tensor], Tensor]
@@ -64,7 +61,7 @@ def _hard(
     index = torch.where(used, target, IGNORED)
     losses = value(x, index)
     if vertex:
-        losses = losses + torch.where(used, vertex, 0.0)
+        losses = losses + vertex * used.to(losses.dtype)
     if weight is None and label_smoothing == 0:
         return losses, used.sum()
     safe = torch.where(used, target, 0)

@@ -64,13 +64,6 @@ def test_ordered_weighted_norms_are_optimal(backend: str, n: int) -> None:
         close(structmax.prox_owl(x, torch.as_tensor(weights), backend=backend), wanted, 1e-12)
 
 
-OSCARMAX = pytest.mark.xfail(
-    strict=True,
-    reason="oscarmax pools by magnitude before it projects: it is not the minimiser where negative scores take part",
-)
-
-
-@OSCARMAX
 @on_each_backend
 @pytest.mark.parametrize("lam", [0.05, 0.3])
 @pytest.mark.parametrize("n", [3, 4])
@@ -83,7 +76,7 @@ def test_oscarmax_is_optimal(backend: str, lam: float, n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mapping", "lam"), [(structmax.fusedmax, 0.2), pytest.param(structmax.oscarmax, 0.05, marks=OSCARMAX)]
+    ("mapping", "lam"), [(structmax.fusedmax, 0.2), (structmax.oscarmax, 0.05)]
 )
 @on_each_backend
 def test_an_offset_changes_nothing(mapping: Callable[..., Tensor], lam: float, backend: str) -> None:

@@ -68,12 +68,13 @@ def _capped(
     scores: Tensor,
     lower: float | Tensor,
     upper: float | Tensor,
-    total: float | Tensor,
+    budget: float | Tensor | None,
     dim: int,
     mask: Tensor | None,
     lengths: Tensor | None,
     backend: str,
 ) -> Tensor:
+    """Sums to `budget`, or to 1."""
     x = check.last(scores, dim, mask, lengths)
     where = check.axis(scores, dim)
     usable = x > -torch.inf
@@ -82,11 +83,11 @@ def _capped(
         check.per_entry(bound_name, bound, scores).to(wide).movedim(where, -1).masked_fill(~usable, 0.0)
         for bound_name, bound in (("lower", lower), ("upper", upper))
     )
-    sums = check.per_row("budget", total, x, where)
+    sums = check.per_row("budget", 1.0 if budget is None else budget, x, where)
     sums = sums if isinstance(sums, Tensor) else torch.full(x.shape[:-1], sums, dtype=wide, device=x.device)
     # A row without a usable entry is all zeros by convention, whatever it should sum to.
     sums = torch.where(usable.any(-1), sums, 0.0)
-    check.feasible_bounds(low, high, sums)
+    check.feasible_bounds(low, high, sums, is_budget=budget is not None)
     # No entry exceeds what the lower bounds of the others leave, so an infinite upper bound may be made finite.
     high = torch.minimum(high, (sums - low.sum(-1)).unsqueeze(-1).clamp_min(0) + low)
     return check.back(capped_rule(x, low, high, sums, name, backend)[0], dim)
@@ -123,7 +124,7 @@ def csparsemax(
 
     Reference: Malaviya, Ferreira & Martins 2018, https://aclanthology.org/P18-2059.
     """
-    return _capped("csparsemax", scores, lower, upper, 1.0, dim, mask, lengths, backend)
+    return _capped("csparsemax", scores, lower, upper, None, dim, mask, lengths, backend)
 
 
 def csoftmax(
@@ -157,7 +158,7 @@ def csoftmax(
 
     Reference: Martins & Kreutzer 2017, https://aclanthology.org/D17-1036.
     """
-    return _capped("csoftmax", scores, lower, upper, 1.0, dim, mask, lengths, backend)
+    return _capped("csoftmax", scores, lower, upper, None, dim, mask, lengths, backend)
 
 
 def budget(

@@ -26,6 +26,8 @@ from structmax.structures.simplex import Simplex
 
 ROOM = Simplex.room
 Alpha = float | Tensor
+# Targets that are no entry, as the room reads them: a value without a target term, and a row that counts nothing.
+NOTHING, IGNORED = -1, -2
 
 
 def _remember(ctx: Any, alpha: Alpha, *tensors: Tensor) -> None:
@@ -157,7 +159,7 @@ def _slope(p: Tensor, alpha: Alpha) -> Tensor:
 
 
 class EntmaxValue(Function):
-    """Ω*(x) − x[target] (the first alone where target < 0), and the state that recovers p. Gradient: p − e_target."""
+    """Ω*(x) − x[target], and the state that recovers p. Gradient: p − e_target."""
 
     @staticmethod
     def forward(x: Tensor, target: Tensor, alpha: Alpha, backend: str) -> tuple[Tensor, Tensor]:
@@ -175,7 +177,7 @@ class EntmaxValue(Function):
         alpha, x, state, target = _recall(ctx)
         d_alpha = None
         if ctx.needs_input_grad[2]:
-            d_alpha = -d_value * _alpha_slope_of_omega(point_rule(x, alpha, ctx.backend), alpha)
+            d_alpha = -_counted(d_value, target) * _alpha_slope_of_omega(point_rule(x, alpha, ctx.backend), alpha)
         return entmax_gradient_rule(x, state, target, d_value, alpha, ctx.backend), None, d_alpha, None
 
     @staticmethod
@@ -184,7 +186,7 @@ class EntmaxValue(Function):
         gradient = entmax_gradient_rule(x, state, target, torch.ones_like(x[..., 0]), alpha, ctx.backend)
         out = (gradient * x_t).sum(-1)
         if alpha_t is not None:
-            out = out - alpha_t * _alpha_slope_of_omega(point_rule(x, alpha, ctx.backend), alpha)
+            out = out - _counted(alpha_t, target) * _alpha_slope_of_omega(point_rule(x, alpha, ctx.backend), alpha)
         return out, None
 
 
@@ -226,11 +228,11 @@ class EntmaxGradient(Function):
     def backward(ctx: Any, w: Tensor) -> tuple[Any, ...]:
         alpha, x, target, d_value = _recall(ctx)
         p = point_rule(x, alpha, ctx.backend)
-        scaled = d_value.unsqueeze(-1) * w
+        scaled = _counted(d_value, target).unsqueeze(-1) * w
         d_alpha = None
         if ctx.needs_input_grad[4]:
             d_alpha = (_alpha_numerator(p, alpha) * _centred(scaled, _weights(p, alpha))).sum(-1)
-        d_d_value = (w * (p - _one_hot(target, p))).sum(-1)
+        d_d_value = (w * _difference(p, target)).sum(-1)
         return pullback_rule(p, scaled, alpha, ctx.backend), None, None, d_d_value, d_alpha, None
 
     @staticmethod
@@ -241,14 +243,21 @@ class EntmaxGradient(Function):
         if alpha_t is not None:
             h, s = _alpha_numerator(p, alpha), _weights(p, alpha)
             p_t = p_t + _column(alpha_t) * (h - s * h.sum(-1, keepdim=True) / s.sum(-1, keepdim=True))
-        return d_value.unsqueeze(-1) * p_t + d_value_t.unsqueeze(-1) * (p - _one_hot(target, p))
+        return _counted(d_value, target).unsqueeze(-1) * p_t + d_value_t.unsqueeze(-1) * _difference(p, target)
 
 
 entmax_gradient_rule = rule(EntmaxGradient)
 
 
-def _one_hot(target: Tensor, like: Tensor) -> Tensor:
-    return (torch.arange(like.shape[-1], device=like.device) == target.unsqueeze(-1)).to(like.dtype)
+def _counted(rows: Tensor, target: Tensor) -> Tensor:
+    """Rows, 0 where the target is ignored."""
+    return rows.masked_fill(target == IGNORED, 0.0)
+
+
+def _difference(p: Tensor, target: Tensor) -> Tensor:
+    """p − e_target: p where there is no target, 0 where it is ignored."""
+    hit = torch.arange(p.shape[-1], device=p.device) == target.unsqueeze(-1)
+    return (p - hit.to(p.dtype)).masked_fill((target == IGNORED).unsqueeze(-1), 0.0)
 
 
 def entmax(
@@ -445,5 +454,5 @@ def smoothed_max(
     check.positive("alpha", alpha, hint=" alpha = 1 is logsumexp, 2 the value of sparsemax.")
     x = check.last(scores, dim, mask, lengths)
     rows = check.per_row("alpha", alpha, x, check.axis(scores, dim))
-    nothing = torch.full(x.shape[:-1], -1, dtype=torch.int64, device=x.device)
+    nothing = torch.full(x.shape[:-1], NOTHING, dtype=torch.int64, device=x.device)
     return entmax_value_rule(x, nothing, rows, backend)[0]

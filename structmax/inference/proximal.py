@@ -1,6 +1,6 @@
 """Proximal operators of the total variation and of OWL norms, and the attention mappings made of them.
 
-    prox_R(x) = argmin over y of ½‖y − x‖² + R(y)        fusedmax = sparsemax ∘ prox_TV        oscarmax = sparsemax ∘ prox_OSCAR
+    prox_R(x) = argmin over y of ½‖y − x‖² + R(y)      fusedmax = sparsemax ∘ prox_TV      oscarmax = sparsemax ∘ prox_OSCAR
 
 Both operators pool entries into groups, so their Jacobians average: within fused runs for the total variation, within
 groups of equal magnitude, with signs, for OWL. Averaging is symmetric and linear: one rule, GroupMean, is its own pullback.
@@ -33,7 +33,7 @@ class Prox(Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         _, _, name, ctx.backend = inputs
         y, groups = output
-        ctx.signed = name != "prox_tv"
+        ctx.signed = name == "prox_owl"
         saved = (groups, y) if ctx.signed else (groups,)
         ctx.save_for_backward(*saved)
         ctx.save_for_forward(*saved)
@@ -80,11 +80,17 @@ class GroupMean(Function):
 group_mean_rule = rule(GroupMean)
 
 
-def _pooled(name: str, x: Tensor, lam: object, backend: str) -> Tensor:
+def _strength(lam: object) -> float:
     if isinstance(lam, Tensor):
         raise TypeError("`lam` should be a number ≥ 0, but is a tensor: it receives no gradient. Try `float(lam)`.")
-    check.positive("lam", lam, above=-math.ulp(0.0))
-    return prox_rule(x, float(lam), name, backend)[0]  # type: ignore[arg-type]
+    check.positive("lam", lam, or_zero=True)
+    return float(lam)  # type: ignore[arg-type]
+
+
+def _pooled_sparsemax(name: str, x: Tensor, lam: object, backend: str) -> Tensor:
+    """sparsemax of a proximal operator, in float32 or wider throughout."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return point_rule(prox_rule(wide, _strength(lam), name, backend)[0], 2.0, backend).to(x.dtype)
 
 
 def _zeros_for_removed(y: Tensor) -> Tensor:
@@ -121,7 +127,7 @@ def prox_tv(
     Reference: Condat 2013, https://hal.science/hal-00675043; Niculae & Blondel 2017, https://arxiv.org/abs/1705.07704.
     """
     x = check.last(scores, dim, mask, lengths)
-    return check.back(_zeros_for_removed(_pooled("prox_tv", x, lam, backend)), dim)
+    return check.back(_zeros_for_removed(prox_rule(x, _strength(lam), "prox_tv", backend)[0]), dim)
 
 
 def prox_owl(
@@ -199,7 +205,7 @@ def fusedmax(
     Reference: Niculae & Blondel 2017, https://arxiv.org/abs/1705.07704.
     """
     x = check.last(scores, dim, mask, lengths)
-    return check.back(point_rule(_pooled("prox_tv", x, lam, backend), 2.0, backend), dim)
+    return check.back(_pooled_sparsemax("prox_tv", x, lam, backend), dim)
 
 
 def oscarmax(
@@ -232,4 +238,4 @@ def oscarmax(
     Reference: Niculae & Blondel 2017, https://arxiv.org/abs/1705.07704.
     """
     x = check.last(scores, dim, mask, lengths)
-    return check.back(point_rule(_pooled("prox_oscar", x, lam, backend), 2.0, backend), dim)
+    return check.back(_pooled_sparsemax("prox_oscar", x, lam, backend), dim)

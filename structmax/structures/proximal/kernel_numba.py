@@ -270,17 +270,79 @@ def _owl_rows(start, stop, x, patterns, weights, y, groups):
 
 
 @compiled()
+def _one_cluster(low, high, mean, spread, lam, m):
+    """Surely all m candidates pool: for each k, the k greatest do not stand out enough from the rest.
+
+    They exceed the mean together by at most k (high − mean), (m − k)(mean − low) and the sum of positive deviations.
+    """
+    for k in range(1, m):
+        excess = min(min(k * (high - mean), (m - k) * (mean - low)), spread)
+        if not 2 * excess < lam * k * (m - k):
+            return False
+    return lam > 0
+
+
+@compiled()
+def _oscar_row(x, patterns, lam, floor, peak, scratch, y, groups):
+    """Sort the candidates, add λ for each rank, pool what ascends."""
+    keys, index, order, spare, places, total, size = scratch
+    bits = patterns.dtype.type(8 * patterns.itemsize - 1)
+    magnitude_bits = np.iinfo(patterns.dtype).max
+    m, low, sum_of_all = 0, peak, 0.0
+    for i in range(len(x)):
+        y[i], groups[i] = -np.inf, -1
+        if x[i] > floor:
+            # With the magnitude of negative numbers reversed, bit patterns are ordered as the floats are.
+            keys[m], index[m] = patterns[i] ^ ((patterns[i] >> bits) & magnitude_bits), i
+            m += 1
+            low = min(low, np.float64(x[i]))
+            sum_of_all += x[i] - peak
+    mean = sum_of_all / m
+    spread = 0.0
+    for i in range(m):
+        spread += max(x[index[i]] - peak - mean, 0.0)
+    if _one_cluster(low - peak, 0.0, mean, spread, lam, m):
+        for i in range(m):
+            y[index[i]], groups[index[i]] = peak, 0
+        return
+    if m <= COUNTING_ENTRIES:
+        _sort_by_counting(keys[:m], order[:m])
+    else:
+        for i in range(m):
+            # As digits, negative keys come first.
+            keys[i] ^= np.iinfo(patterns.dtype).min
+        _sort_by_digits(keys[:m], order[:m], spare[:m], places)
+    slack = SLACK * (peak - low + lam * m)
+    blocks = 0
+    for k in range(m):
+        order[k] = index[order[k]]
+        t, s = x[order[k]] - peak + lam * k, 1.0
+        while blocks > 0 and lam > 0 and total[blocks - 1] * s <= (t + slack * s) * size[blocks - 1]:
+            blocks -= 1
+            t += total[blocks]
+            s += size[blocks]
+        total[blocks], size[blocks] = t, s
+        blocks += 1
+    k = 0
+    for block in range(blocks):
+        shown = peak + total[block] / size[block]
+        for _ in range(int(size[block])):
+            y[order[k]], groups[order[k]] = shown, block
+            k += 1
+
+
+@compiled()
 def _oscar_rows(start, stop, x, patterns, lam, y, groups):
     scratch = _owl_scratch(patterns)
-    weights = np.empty(x.shape[1])
     for row in range(start, stop):
-        kept = _count(x[row])
+        _, peak, kept = _extent(x[row])
         if kept < 0 or not lam[row] >= 0:
             y[row], groups[row] = np.nan, 0
+        elif kept == 0:
+            y[row], groups[row] = -np.inf, -1
         else:
-            for k in range(kept):
-                weights[k] = lam[row] * (kept - 1 - k)
-            _owl_row(x[row], patterns[row], weights, scratch, y[row], groups[row])
+            floor = peak - 1 - lam[row] * (kept - 1)
+            _oscar_row(x[row], patterns[row], lam[row], floor, peak, scratch, y[row], groups[row])
 
 
 def _patterns(x: Tensor) -> np.ndarray:
@@ -299,7 +361,7 @@ def prox_owl(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 
 @returns("parts", "parts:int32")
 def prox_oscar(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
-    """y = argmin ½‖y − x‖² + λ Σ_{i<j} max(|yᵢ|, |yⱼ|): OWL with wᵢ = λ (m − i) for m kept entries; as `prox_owl`."""
+    """What `sparsemax` turns into the oscarmax, as in reference.py: y (B, n), and groups (B, n) int32."""
     y, groups = torch.empty_like(x), torch.empty_like(x, dtype=torch.int32)
     lam = _per_row(lam, len(x))
     work = PROX_VISITS * x.numel()

@@ -141,11 +141,28 @@ def prox_owl(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 
 @returns("parts", "parts:int32")
 def prox_oscar(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
-    """y = argmin ½‖y − x‖² + λ Σ_{i<j} max(|yᵢ|, |yⱼ|): OWL with wᵢ = λ (m − i) for m kept entries; as `prox_owl`."""
-    rank = torch.arange(1, x.shape[-1] + 1, device=x.device)
-    below = ((x > -math.inf).sum(-1, keepdim=True) - rank).clamp_min(0)
+    """What `sparsemax` turns into the oscarmax: argmin ½‖y − x‖² + λ Σ_{i<j} max(yᵢ, yⱼ), up to a constant: (B, n).
+
+    On the simplex entries are their own magnitudes, so there are no absolute values here, and a constant changes
+    nothing. An entry more than 1 + λ (m − 1) below the greatest of m has no probability and is removed. Clusters share a
+    group, numbered from the greatest down: (B, n) int32.
+    """
     lam = _column(lam, x)
-    return prox_owl(x, torch.where(lam >= 0, lam * below, math.nan))
+    sound = (x < math.inf).all(-1, keepdim=True) & (lam >= 0)
+    z = torch.where(sound, x.double(), 0.0)
+    peak = z.amax(-1, keepdim=True)
+    present = (z > -math.inf).sum(-1, keepdim=True)
+    kept = z > torch.where(present > 0, peak - 1 - lam * (present - 1), math.inf)
+    sorted_z, order = torch.where(kept, z, -math.inf).sort(dim=-1, descending=True, stable=True)
+    ranked = kept.gather(-1, order)
+    origin = torch.where(present > 0, peak, 0.0)
+    rank = torch.arange(x.shape[-1], device=x.device)
+    raised = torch.where(ranked, sorted_z - origin + lam * rank, 0.0)
+    extent = -torch.where(ranked, sorted_z - origin, 0.0).amin(-1, keepdim=True)
+    slack = SLACK * (extent + lam * kept.sum(-1, keepdim=True))
+    blocks = _blocks(_pool(raised, -lam * rank, ranked, slack))
+    mean = _block_means(raised, blocks)
+    return _restore(torch.where(kept | ~sound, x, -math.inf), order, mean + origin, blocks, sound)
 
 
 @returns("parts")

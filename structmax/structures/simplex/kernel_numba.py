@@ -16,6 +16,7 @@ from structmax.structures.simplex.kernel_numba_threshold import (
     add_exactly,
     anchored,
     collect,
+    copy,
     edge,
     find_peaks,
     is_nan,
@@ -293,14 +294,14 @@ def _pullback_rows(start, stop, p, v, alpha, out):
             block_copy(v_row, live[k], u, k * BLOCK)
         # The entries after the last full block always take part.
         size = count * BLOCK + n - full * BLOCK
-        q[count * BLOCK : size] = p_row[full * BLOCK :]
-        u[count * BLOCK : size] = v_row[full * BLOCK :]
+        copy(p_row[full * BLOCK :], q[count * BLOCK :])
+        copy(v_row[full * BLOCK :], u[count * BLOCK :])
         mean = _weigh(q[:size], u, e, s)
         _center(s[:size], u, mean, q)
         out_row[: full * BLOCK] = 0
         for k in range(count):
             block_copy(q, k * BLOCK, out_row, live[k])
-        out_row[full * BLOCK :] = q[count * BLOCK : size]
+        copy(q[count * BLOCK : size], out_row[full * BLOCK :])
 
 
 # --- the questions -------------------------------------------------------------------------------------------------

@@ -48,6 +48,13 @@ def scratch(x):
     return np.empty(blocks, x.dtype), np.empty(blocks, x.dtype), np.empty(size, x.dtype), np.empty(size, np.int32)
 
 
+@compiled()
+def copy(values, out):
+    """The slice assignment, without its checks, which are slow to compile."""
+    for i in range(values.size):
+        out[i] = values[i]
+
+
 @compiled("nnan", "nsz")
 def _largest(values):
     largest = values.dtype.type(-np.inf)
@@ -64,7 +71,7 @@ def find_peaks(row, peaks, z):
         peaks[i] = block_peak(row, i * BLOCK)
     if full < peaks.size:
         z[:BLOCK] = -np.inf
-        z[: row.size - full * BLOCK] = row[full * BLOCK :]
+        copy(row[full * BLOCK :], z)
         peaks[full] = block_peak(z, 0)
     invalid = False
     for i in range(peaks.size):

@@ -97,9 +97,13 @@ def _anchored(x: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _solve(x: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
-    """The probabilities (B, n) and the state (B, 2) from which `_recover` finds them again."""
+    """The probabilities (B, n) and the state (B, 2) from which `_recover` finds them again; both float64.
+
+    Solved in float64 whatever the dtype: a sum over a long flat row costs float32 its last digits.
+    """
+    x, alpha = x.double(), alpha.double() if isinstance(alpha, Tensor) else alpha
     peak = x.amax(-1, keepdim=True)
-    feasible = peak > -math.inf
+    feasible = peak != -math.inf
     peak = torch.where(feasible, peak, 0.0)
     z = torch.where(feasible, x - peak, 0.0)
     flat = isinstance(alpha, float) and alpha <= 2
@@ -116,7 +120,10 @@ def _solve(x: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
         anchor, p_anchor = _anchored(x, _column(alpha))
         steep = torch.as_tensor(_column(alpha), dtype=x.dtype, device=x.device) > 2
         state = torch.where(steep, torch.cat([anchor, p_anchor], -1), state)
-    return torch.where(feasible, _recover(x, state, alpha), 0.0), state
+    p = torch.where(feasible, _recover(x, state, alpha), 0.0)
+    # A row with NaN or +inf is NaN throughout: z is, somewhere.
+    broken = z.isnan().any(-1, keepdim=True)
+    return p.masked_fill(broken, math.nan), state.masked_fill(broken, math.nan)
 
 
 def _recover(x: Tensor, state: Tensor, alpha: float | Tensor) -> Tensor:
@@ -130,7 +137,7 @@ def _recover(x: Tensor, state: Tensor, alpha: float | Tensor) -> Tensor:
 @returns("parts")
 def entmax(x: Tensor, alpha: float | Tensor) -> Tensor:
     """p = argmax over the simplex of ⟨p, x⟩ − Ω_α(p): (B, n)."""
-    return _solve(x, alpha)[0]
+    return _solve(x, alpha)[0].to(x.dtype)
 
 
 @returns("parts")
@@ -161,27 +168,29 @@ def entmax_value(x: Tensor, target: Tensor, alpha: float | Tensor) -> tuple[Tens
     Without the second term where target is −1 (NOTHING), 0 where it is −2 (IGNORED). A forbidden target costs +inf.
     Ω* = ⟨p, x⟩ − Ω_α(p) is summed as ⟨p, x − origin⟩, so that no large score cancels.
     """
+    dtype = x.dtype
     p, state = _solve(x, alpha)
-    feasible = (x > -math.inf).any(-1)
+    x = x.double()
+    feasible = (x != -math.inf).any(-1)
     a = torch.as_tensor(_column(alpha), dtype=x.dtype, device=x.device)
     # Ω_α(p) = Σ p (p^(α−1) − 1) / (α(α−1)), with limit Σ p log p at α = 1
     log_p = torch.where(p > 0, p, 1.0).log()
     y = (a - 1) * log_p
     omega = (p * log_p * torch.where(y == 0, 1.0, torch.expm1(y) / torch.where(y == 0, 1.0, y)) / a).sum(-1)
     origin = state[:, 0]
-    z = torch.where(p > 0, x - origin[:, None], 0.0)
+    z = torch.where(p == 0, 0.0, x - origin[:, None])
     value = (p * z).sum(-1) - omega
-    chosen = (x.gather(-1, target.clamp_min(0)[:, None]).squeeze(-1) - origin)
+    chosen = x.gather(-1, target.clamp_min(0)[:, None]).squeeze(-1) - origin
     with_target = torch.where(feasible, value - chosen, math.inf)
     without = torch.where(feasible, value + origin, -math.inf)
     value = torch.where(target == NOTHING, without, with_target)
-    return torch.where(target == IGNORED, 0.0, value), state
+    return torch.where(target == IGNORED, 0.0, value).to(dtype), state.to(dtype)
 
 
 @returns("parts")
 def entmax_gradient(x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, alpha: float | Tensor) -> Tensor:
     """d_value · (p − onehot(target)), with p recovered from `state`; the pullback of `entmax_value`: (B, n)."""
-    feasible = (x > -math.inf).any(-1, keepdim=True)
+    feasible = (x != -math.inf).any(-1, keepdim=True)
     hit = torch.arange(x.shape[-1], device=x.device) == target[:, None]
     gradient = d_value[:, None] * (_recover(x, state, alpha) - hit.to(x.dtype))
     counts = feasible & (d_value != 0)[:, None] & (target != IGNORED)[:, None]
