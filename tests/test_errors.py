@@ -188,7 +188,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = 
     "a budget nobody can spend": (
         lambda: structmax.budget(X, 4),
         ValueError,
-        ("`upper` should sum to at least 4", "sums to 3 in row (0,)"),
+        ("`budget` should be at most the number of usable entries", "3 in row (0,), but is 4", "Try a smaller budget"),
     ),
     "a budget of nothing": (lambda: structmax.budget(X, 0), ValueError, ("`budget` should be > 0, but is 0",)),
     "a bound masked away": (

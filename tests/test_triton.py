@@ -13,6 +13,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ALPHAS = [1.0, 1.0001, 1.3, 1.5, 2.0, 0.6, 3.0, 10.0]
 # packed many to a program, one to a program, streamed; none a power of two
 SIZES = [1, 7, 65, 1000, 4200]
+# The interpreter walks every bisection of the steep and the general case: short rows are enough for it there.
+CASES = [(a, n) for a in ALPHAS for n in SIZES if DEVICE == "cuda" or n <= 65 or a in (1.0, 1.5, 2.0)]
 
 
 def rows(n, seed=0):
@@ -41,8 +43,7 @@ def both(function, *arguments, dtype=torch.float32, alpha):
     return [(g.double().cpu(), w) for g, w in zip(*listed, strict=True)]
 
 
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize(("alpha", "n"), CASES)
 def test_point_and_pullback(alpha, n):
     x = rows(n)
     for dtype, atol in ((torch.float64, 1e-12), (torch.float32, 1e-6)):
@@ -58,8 +59,7 @@ def test_point_and_pullback(alpha, n):
         torch.testing.assert_close(got, want, atol=10 * atol, rtol=10 * atol)
 
 
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize(("alpha", "n"), CASES)
 def test_value_and_gradient(alpha, n):
     x = rows(n)
     target = torch.tensor([0, n - 1, 0, n // 2, 0, n // 2, -2])

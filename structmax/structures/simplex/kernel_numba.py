@@ -75,6 +75,9 @@ def _fill_anchored(row, anchor, p_anchor, e, weight, out):
         p = (root + e * (x - anchor)) ** b if x > anchor else (p_anchor if x == anchor else 0.0)
         out[i] = p * weight
 
+# Targets that are no entry, as in reference.py: a value without a target term, and a row that counts nothing.
+NOTHING, IGNORED = -1, -2
+
 
 # --- slices of rows ------------------------------------------------------------------------------------------------
 
@@ -124,11 +127,16 @@ def _entmax_rows(start, stop, x, alpha, tolerance, p):
 @compiled()
 def _write_value(row, target, alpha, origin, t, tau, mean, state):
     """With the origin o of the state Σ p^α = Σ p (p_o^e + e (x − o)), so that Ω* − o = (τ_o + e Σ p (x − o)) / α."""
+    state[0], state[1] = (0, 0) if origin == -np.inf else (origin, t)
+    if target == IGNORED:
+        return 0.0
     if origin == -np.inf:
-        state[:] = 0
-        return -np.inf if target < 0 else np.inf
-    state[0], state[1] = origin, t
-    return (tau + mean) / alpha + (origin if target < 0 else origin - float(row[target]))
+        return -np.inf if target == NOTHING else np.inf
+    value = (tau + mean) / alpha
+    if target == NOTHING:
+        return value + origin
+    # Inside a compiled graph nobody has looked at the targets: one that is no entry costs NaN.
+    return value + (origin - float(row[target])) if 0 <= target < row.size else np.nan
 
 
 @compiled()
@@ -177,8 +185,9 @@ def _gradient_rows(start, stop, x, state, target, d_value, alpha, tolerance, d_x
         row = x[i]
         e = alpha[i % alpha.size] - 1
         origin, t, weight, hit = state[i, 0], float(state[i, 1]), d_value[i], target[i]
-        if weight == 0 or is_nan(origin):
-            d_x[i] = dtype(0) if weight == 0 else origin
+        still = weight == 0 or hit == IGNORED
+        if still or is_nan(origin):
+            d_x[i] = dtype(0) if still else origin
             continue
         if e > 1:
             _fill_anchored(row, float(origin), t, e, float(weight), d_x[i])
@@ -189,7 +198,7 @@ def _gradient_rows(start, stop, x, state, target, d_value, alpha, tolerance, d_x
         else:
             count = collect(row, origin, dtype(edge(e, t, tolerance)), z, places)
             _fill_power(z, places, count, e, t, float(weight), d_x[i])
-        if hit >= 0 and (row[hit] > -np.inf or np.max(row) > -np.inf):
+        if 0 <= hit < row.size and (row[hit] > -np.inf or np.max(row) > -np.inf):
             d_x[i, hit] -= weight
 
 
@@ -334,7 +343,7 @@ def entmax_pullback(p: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
 
 @returns("value", "state:2")
 def entmax_value(x: Tensor, target: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
-    """Ω*_α(x) − x[target] per row (without the second term where target < 0): (B,), and the state: (B, 2)."""
+    """Ω*_α(x) − x[target] per row, as in reference.py: (B,), and the state: (B, 2)."""
     value, state = x.new_empty(len(x)), x.new_empty(len(x), 2)
     arrays = (x.numpy(), target.numpy(), _alphas(alpha), _tolerance(x), value.numpy(), state.numpy())
     over_rows(_value_rows, len(x), x.numel(), *arrays)

@@ -104,8 +104,10 @@ def _solve(x: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     x, alpha = x.double(), alpha.double() if isinstance(alpha, Tensor) else alpha
     peak = x.amax(-1, keepdim=True)
     feasible = peak != -math.inf
+    # A row with NaN or +inf is NaN throughout; until then it counts as tied.
+    broken = ~(peak < math.inf)
     peak = torch.where(feasible, peak, 0.0)
-    z = torch.where(feasible, x - peak, 0.0)
+    z = torch.where(feasible & ~broken, x - peak, 0.0)
     flat = isinstance(alpha, float) and alpha <= 2
     if flat and alpha == 1:
         tau = z.logsumexp(-1, keepdim=True)
@@ -121,8 +123,6 @@ def _solve(x: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
         steep = torch.as_tensor(_column(alpha), dtype=x.dtype, device=x.device) > 2
         state = torch.where(steep, torch.cat([anchor, p_anchor], -1), state)
     p = torch.where(feasible, _recover(x, state, alpha), 0.0)
-    # A row with NaN or +inf is NaN throughout: z is, somewhere.
-    broken = z.isnan().any(-1, keepdim=True)
     return p.masked_fill(broken, math.nan), state.masked_fill(broken, math.nan)
 
 
