@@ -186,12 +186,15 @@ def _run(
     widen = dtype in HALF and plan.backend != "triton"
 
     def clean(tensor: Tensor) -> Tensor:
-        tensor = tensor.detach()
-        return (tensor.float() if widen and tensor.dtype in HALF else tensor).contiguous()
+        if tensor.requires_grad:
+            tensor = tensor.detach()
+        if widen and tensor.dtype in HALF:
+            tensor = tensor.float()
+        return tensor if tensor.is_contiguous() else tensor.contiguous()
 
     arguments = [clean(tensor) for tensor in tensors]
     keywords = {key: clean(tensor) for key, tensor in zip(names, named, strict=True)}
-    if scores.is_cuda:
+    if scores.is_cuda and scores.get_device() != torch.cuda.current_device():
         with torch.cuda.device_of(scores):
             out = plan.function(*arguments, **keywords, **constants)
     else:
@@ -199,7 +202,11 @@ def _run(
     outputs = [out] if isinstance(out, Tensor) else out
     return [
         # An operator may not return its argument.
-        tensor.clone() if any(tensor is argument for argument in arguments) else tensor.to(dtype) if narrow else tensor
+        tensor.clone()
+        if any(tensor is argument for argument in arguments)
+        else tensor.to(dtype)
+        if narrow and tensor.dtype != dtype
+        else tensor
         for tensor, narrow in zip(outputs, plan.in_dtype, strict=True)
     ]
 

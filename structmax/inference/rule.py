@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
 
 from structmax import backends
 
@@ -31,6 +31,9 @@ def rule(function: type[Function]) -> Callable[..., Any]:
             return traced.apply(*args) if recorded else forward(*args)
         if torch._C._are_functorch_transforms_active():
             return function.apply(*args)
+        if not torch.is_grad_enabled() and forward_ad._current_level < 0:
+            # Nothing is recorded, as in most backward passes.
+            return forward(*args)
         return plain_apply(*args)
 
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
