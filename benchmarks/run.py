@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import peers
 from benchmarks.cases import BARS, Bar, Case, Inputs, cases, spoken
-from benchmarks.measure import peak_mib, take_turns
+from benchmarks.measure import captured, peak_mib, take_turns
 from benchmarks.verify import complaints
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -111,7 +111,9 @@ class VerificationError(Exception):
     """Ours differs from the reference: there is nothing to time."""
 
 
-def time_case(case: Case, device: str, contenders: dict[str, peers.Call], rounds: int) -> list[Row]:
+def time_case(
+    case: Case, device: str, contenders: dict[str, peers.Call], rounds: int, graphs: bool = False
+) -> list[Row]:
     """The rows of a case, the baseline first and ours last."""
     inputs = Inputs.of(case, device)
     if wrong := complaints(case, device, inputs):
@@ -130,6 +132,8 @@ def time_case(case: Case, device: str, contenders: dict[str, peers.Call], rounds
             continue
         peak[name] = peak_mib(both, device)
         calls |= {(name, "forward"): functools.partial(_forward, call, inputs), (name, "both"): both}
+    if graphs:
+        calls = {key: captured(call) for key, call in calls.items()}
     times = take_turns(calls, device, rounds, BUDGET_MS)
 
     def ratio(name: str, what: str) -> float:
@@ -265,6 +269,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[], metavar="PATTERN", help="a task, or a pattern of case names")
     parser.add_argument("--dtype", choices=DTYPES, help="one dtype in place of the device's usual ones")
     parser.add_argument("--rounds", type=int, default=25, help="how often each contender is timed")
+    parser.add_argument("--graphs", action="store_true", help="time CUDA graphs: the GPU without the host's launches")
     parser.add_argument("--list", action="store_true", help="print the names of the cases and stop")
     parser.add_argument("--bars", action="store_true", help="print each bar with what was measured")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder that receives the rows")
@@ -291,13 +296,13 @@ def main(arguments: list[str] | None = None) -> int:
     refused = 0
     for case in chosen:
         try:
-            measured = time_case(case, options.device, found.calls[case.task], options.rounds)
+            measured = time_case(case, options.device, found.calls[case.task], options.rounds, options.graphs)
         except VerificationError as wrong:
             refused += 1
             print(f"{case.name} is not timed: {wrong}")
             continue
         show_rows(measured)
-        save(measured, stamp, case.family, options.results)
+        save(measured, stamp, case.family + ("-graphs" if options.graphs else ""), options.results)
         rows += measured
     if options.bars:
         show_bars([bar for bar in BARS if bar.device == options.device], rows)

@@ -1,4 +1,4 @@
-"""structmax: structures inside neural networks. Scores in; a discrete, sparse or soft structure out; the right gradient back.
+"""Structures inside neural networks: scores in; a discrete, sparse or soft structure out; the right gradient back.
 
 This is the only list of public names.
 """

@@ -1,8 +1,8 @@
 """The only dispatch: (room, question, device, dtype) → function, or a spoken refusal.
 
 Also the only place for contiguity, half precision, the device guard, and the operator that compilers see:
-`torch.ops.structmax.call`, opaque to torch.compile and torch.export, named after what it asks. A backend is a file of the
-room: `kernel_triton.py` for CUDA, `kernel_numba.py` for the CPU, `reference.py` for anything.
+`torch.ops.structmax.call`, opaque to torch.compile and torch.export, named after what it asks. A backend is a file of
+the room: `kernel_triton.py` for CUDA, `kernel_numba.py` for the CPU, `reference.py` for anything.
 """
 
 import functools

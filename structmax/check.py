@@ -128,7 +128,7 @@ def whole(name: str, value: object, low: int) -> None:
 
 
 def per_row(name: str, value: float | Tensor, moved: Tensor, where: int) -> float | Tensor:
-    """A number, or a tensor brought to the batch shape of `moved` (scores whose `dim`, counted from the end, was `where`).
+    """A number, or a tensor brought to the batch shape of `moved`: scores whose `dim`, counted from the end, was `where`.
 
     A vector runs along the heads of attention scores (…, H, Q, K), or along the rows of a matrix. Any other shape
     broadcasts to the scores with size 1 at `dim`.
@@ -147,16 +147,16 @@ def per_row(name: str, value: float | Tensor, moved: Tensor, where: int) -> floa
         heads = batch[-2] if moved.dim() >= 3 else batch[-1]
         if value.shape[0] != heads:
             raise ValueError(
-                f"`{name}` is a vector of {value.shape[0]} numbers: it should have one for each of the {heads} heads of "
-                f"scores (…, H, Q, K), or rows of a matrix. For another layout give it size 1 at `dim`, "
+                f"`{name}` is a vector of {value.shape[0]} numbers: it should have one for each of the {heads} heads "
+                f"of scores (…, H, Q, K), or rows of a matrix. For another layout give it size 1 at `dim`, "
                 f"so that it broadcasts to the scores."
             )
         return rows.expand(batch)
     full = (1,) * (moved.dim() - value.dim()) + tuple(value.shape)
     if len(full) != moved.dim() or full[where] != 1 or not _broadcasts(full, _restored(moved, where)):
         raise ValueError(
-            f"`{name}` should broadcast to the scores' shape {tuple(_restored(moved, where))} with size 1 at `dim`={where}, "
-            f"but has shape {tuple(value.shape)}."
+            f"`{name}` should broadcast to the scores' shape {tuple(_restored(moved, where))} with size 1 at "
+            f"`dim`={where}, but has shape {tuple(value.shape)}."
         )
     return rows.reshape(full).movedim(where, -1).squeeze(-1).expand(batch)
 

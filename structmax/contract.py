@@ -1,9 +1,9 @@
 """What a structure is, and what the functions in its room promise.
 
-A *room* is the home of one structure: `reference.py` (torch, slow, right) and any of `kernel_numba.py`, `kernel_triton.py`
-beside it. Functions are named after the question they answer and have the same signature in each file. They see clean
-tensors: contiguous, detached, float32 or float64, the batch flattened to one leading dimension B. Fields of the
-structure arrive as keywords.
+A *room* is the home of one structure: `reference.py` (torch, slow, right) and any of `kernel_numba.py` and
+`kernel_triton.py` beside it. Functions are named after the question they answer and have the same signature in each
+file. They see clean tensors: contiguous, detached, float32 or float64, the batch flattened to one leading dimension B.
+Fields of the structure arrive as keywords.
 
 | function | arguments after the scores | returns |
 |---|---|---|
@@ -13,7 +13,7 @@ structure arrive as keywords.
 | `marginals` | | ∇ of it: parts |
 | `marginals_jvp` | `tangent` (parts) | ∇² of it times the tangent: parts. Symmetric, so it is the pullback too |
 | `max_marginals` | | best score of a structure that has the part: parts |
-| `sample` | `noise` (B, S, K), uniform in [0, 1) | parts (B, S, …); chance is an argument, so backends agree draw by draw |
+| `sample` | `noise` (B, S, K), uniform in [0, 1) | parts (B, S, …); chance is an argument, so backends agree |
 
 `log_partition` alone, written in differentiable torch, supplies `marginals` and `marginals_jvp` through `by_autograd`.
 A reference may offer `examples(scores)`, calls (name, tensors, fields) of all its functions: what `warm_up` compiles.
@@ -59,9 +59,9 @@ def returns(*kinds: str) -> Callable[[F], F]:
 class AbstractStructure(ABC):
     """A finite set Y of 0/1 part-vectors.
 
-    A subclass is a frozen dataclass: it holds the geometry (lengths, sizes, flags) and never scores. Numbers and tensors
-    are allowed as fields and reach the room's functions as keywords of the same name. Its functions stand in the
-    `reference.py` beside it or, for a structure in a single file, in its body as static methods.
+    A subclass is a frozen dataclass: it holds the geometry (lengths, sizes, flags) and never scores. Numbers and
+    tensors are allowed as fields and reach the room's functions as keywords of the same name. Its functions stand in
+    the `reference.py` beside it or, for a structure in a single file, in its body as static methods.
 
     `event_dims` counts the trailing dimensions that belong to one instance, for each part tensor. A structure with
     several part tensors names them by a `Parts` named tuple; with one it takes and returns a plain tensor.

@@ -28,7 +28,7 @@ class Diagnosis:
 
 
 def diagnose(scores: Scores, structure: AbstractStructure | None = None) -> Diagnosis:
-    """Looks at the values of scores and says what is wrong with them: NaN, +inf, instances without a feasible structure.
+    """Looks at the values of scores and says what is wrong: NaN, +inf, instances without a feasible structure.
 
     The questions themselves never look (that would make a GPU wait): they answer NaN with NaN, and an instance in which
     nothing is feasible with −inf and zeros.
@@ -45,7 +45,7 @@ def diagnose(scores: Scores, structure: AbstractStructure | None = None) -> Diag
         >>> print(structmax.diagnose(torch.tensor([[0.0, 1.0], [-torch.inf, -torch.inf]])))
         scores: shape (2, 2), torch.float32, cpu
         range: 0 to 1, 2 forbidden parts (−inf)
-        problem: 1 of 2 instances should have a feasible structure but has none, the first at (1,): every structure has a part of score −inf. Try a looser mask.
+        problem: 1 of 2 instances has no feasible structure, the first at (1,). Try a looser mask.
     """
     structure = structure or Simplex()
     facts: dict[str, str] = {}
@@ -91,6 +91,6 @@ def _infeasible(value: Tensor) -> list[str]:
         return []
     at = tuple(empty.nonzero()[0].tolist()) if empty.dim() else ()
     return [
-        f"{int(empty.sum())} of {empty.numel()} instances should have a feasible structure but has none, the first at {at}: "
-        "every structure has a part of score −inf. Try a looser mask."
+        f"{int(empty.sum())} of {empty.numel()} instances has no feasible structure, the first at {at}. "
+        "Try a looser mask."
     ]

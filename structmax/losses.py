@@ -127,8 +127,8 @@ def entmax_loss(
 
     Args:
         scores: x, (…, n) or any shape with classes along `dim`. −inf forbids a class.
-        target: integer classes, the scores' shape without `dim`; or probabilities in the scores' shape, for which the loss
-            is zero at its minimum (at α = 1 it is the KL divergence: `cross_entropy` minus the entropy of the target).
+        target: integer classes, the scores' shape without `dim`; or probabilities in the scores' shape, for which the
+            loss is zero at its minimum (at α = 1 the KL divergence: `cross_entropy` minus the target's entropy).
         alpha: a number > 0.
         dim: the dimension of the classes.
         weight: (n,) weights of the classes.

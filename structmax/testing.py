@@ -1,7 +1,7 @@
 """The laws every structure obeys, with brute-force enumeration as the judge.
 
-`check_structure` holds a structure to all of them; ours are held to them in the same way. A law asserts inside itself and
-names what broke. Laws skip what the structure refuses to answer, and say so in the report.
+`check_structure` holds a structure to all of them; ours are held to them in the same way. A law asserts inside itself
+and names what broke. A law that asks what the structure refuses to answer is left out of the report.
 """
 
 import itertools
@@ -197,9 +197,7 @@ def law_sample(case: Case, backend: str, draws: int = 4000) -> None:
     scores = forbid(case.scores(), 1, 0.2)
     parts = case.parts(scores)
     drawn = [
-        case.flat(
-            sample(parts, case.structure, (draws,), generator=torch.Generator().manual_seed(11), backend=backend)
-        )
+        case.flat(sample(parts, case.structure, (draws,), generator=torch.Generator().manual_seed(11), backend=backend))
         for _ in range(2)
     ]
     same("sample, same seed", drawn[0], drawn[1], 0.0)
@@ -214,7 +212,9 @@ def law_sample(case: Case, backend: str, draws: int = 4000) -> None:
     common = expected >= 5
     statistic = torch.where(common, (counts - expected) ** 2 / expected.clamp_min(1), 0.0).sum(-1)
     rare, rare_expected = torch.where(common, 0.0, counts).sum(-1), torch.where(common, 0.0, expected).sum(-1)
-    statistic = statistic + torch.where(rare_expected >= 5, (rare - rare_expected) ** 2 / rare_expected.clamp_min(1), 0.0)
+    statistic = statistic + torch.where(
+        rare_expected >= 5, (rare - rare_expected) ** 2 / rare_expected.clamp_min(1), 0.0
+    )
     freedom = (common.sum(-1) + (rare_expected >= 5).long() - 1).clamp_min(1).to(prob.dtype)
     # Wilson-Hilferty: the cube root of χ²/k is nearly normal; 4.5 standard deviations.
     z = ((statistic / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / (2 / (9 * freedom)).sqrt()

@@ -1,4 +1,4 @@
-"""Fills `torch.empty` with NaN, so that a cell no kernel wrote is seen. Runs Triton's interpreter where there is no GPU."""
+"""Fills `torch.empty` with NaN, so that a cell no kernel wrote is seen; interprets Triton where there is no GPU."""
 
 import os
 

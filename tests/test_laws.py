@@ -72,5 +72,5 @@ def test_the_laws_catch_a_wrong_structure():
 
 
 def test_refusal_names_the_question_and_every_reason():
-    with pytest.raises(structmax.Refusal, match="Coin cannot answer `sample`.*numba.*reference"):
+    with pytest.raises(structmax.Refusal, match=r"Coin cannot answer `sample`.*numba.*reference"):
         structmax.sample(torch.zeros(2), Coin())

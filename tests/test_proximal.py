@@ -75,9 +75,7 @@ def test_oscarmax_is_optimal(backend: str, lam: float, n: int) -> None:
     close(structmax.oscarmax(x, lam, backend=backend), wanted, 1e-12)
 
 
-@pytest.mark.parametrize(
-    ("mapping", "lam"), [(structmax.fusedmax, 0.2), (structmax.oscarmax, 0.05)]
-)
+@pytest.mark.parametrize(("mapping", "lam"), [(structmax.fusedmax, 0.2), (structmax.oscarmax, 0.05)])
 @on_each_backend
 def test_an_offset_changes_nothing(mapping: Callable[..., Tensor], lam: float, backend: str) -> None:
     x = normal(30, 8)

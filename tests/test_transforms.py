@@ -1,4 +1,4 @@
-"""Every question and mapping under torch's transforms: compile, export, torch.func, autocast, no_grad, inference_mode."""
+"""Every question and mapping under compile, export, torch.func, autocast, no_grad and inference_mode."""
 
 import pytest
 import torch

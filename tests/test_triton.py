@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from structmax.structures.simplex import kernel_triton, reference  # noqa: E402
+from structmax.structures.simplex import kernel_triton, reference
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ALPHAS = [1.0, 1.0001, 1.3, 1.5, 2.0, 0.6, 3.0, 10.0]

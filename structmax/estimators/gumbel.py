@@ -1,7 +1,7 @@
 """Relaxed and hard categorical samples by Gumbel noise.
 
-argmax(x + G), with G of independent standard Gumbels, is an exact draw from softmax(x). Replacing the argmax by a mapping
-relaxes it; `hard` takes the argmax forward and the mapping's gradient backward (straight-through).
+argmax(x + G), with G of independent standard Gumbels, is an exact draw from softmax(x). Replacing the argmax by a
+mapping relaxes it; `hard` takes the argmax forward and the mapping's gradient backward (straight-through).
 """
 
 import torch

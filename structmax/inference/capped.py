@@ -174,7 +174,7 @@ def budget(
 
     Args:
         scores: x, any shape; −inf forbids an entry.
-        budget: a number, or a tensor as `alpha` in `entmax`; receives a gradient. More than the usable entries is refused.
+        budget: a number, or a tensor as `alpha` in `entmax`; receives a gradient. At most the number of usable entries.
         dim: the dimension that sums to `budget`.
         mask: True where an entry may be used; broadcasts to the scores.
         lengths: how many leading entries of `dim` may be used; broadcasts to the scores without `dim`.

@@ -1,6 +1,6 @@
 """log Z(θ) = log Σ over y in Y of exp⟨θ, y⟩, and its gradient, the marginals μ(θ) = E[y].
 
-    d log Z = ⟨μ, dθ⟩        dμ = H dθ, with H = ∇² log Z = Cov[y]        H is symmetric: its pullback is its pushforward
+    d log Z = ⟨μ, dθ⟩       dμ = H dθ, with H = ∇² log Z = Cov[y]       H is symmetric: its pullback is its pushforward
 
 so three rules chain: LogPartition pulls back through Marginals, Marginals through MarginalsJvp, and MarginalsJvp, for
 third and higher orders, through the room's reference in differentiable torch.

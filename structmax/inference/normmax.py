@@ -1,7 +1,7 @@
 """The normmax: the simplex with a norm as regulariser, Ω(p) = ‖p‖_α.
 
-The value is the threshold τ itself, since a norm is homogeneous: ⟨p, x⟩ = τ + ‖p‖. With u = x − τ on the support, q = α/(α−1),
-p ∝ u^(q−1) and Σ u^q = 1, so dτ = ⟨p, dx⟩ and
+The value is the threshold τ itself, since a norm is homogeneous: ⟨p, x⟩ = τ + ‖p‖. With u = x − τ on the support and
+q = α/(α−1), p ∝ u^(q−1) and Σ u^q = 1, so dτ = ⟨p, dx⟩ and
 
     J = (I − p 1ᵀ) D (I − 1 pᵀ),   D = diag(‖p‖ (p/‖p‖)^(2−α)) / (α−1)
 

@@ -1,12 +1,12 @@
 """Proximal operators of the total variation and of OWL norms, and the attention mappings made of them.
 
-    prox_R(x) = argmin over y of ½‖y − x‖² + R(y)      fusedmax = sparsemax ∘ prox_TV      oscarmax = sparsemax ∘ prox_OSCAR
+    prox_R(x) = argmin over y of ½‖y − x‖² + R(y)    fusedmax = sparsemax ∘ prox_TV    oscarmax = sparsemax ∘ prox_OSCAR
 
 Both operators pool entries into groups, so their Jacobians average: within fused runs for the total variation, within
-groups of equal magnitude, with signs, for OWL. Averaging is symmetric and linear: one rule, GroupMean, is its own pullback.
+clusters for OSCAR, within groups of equal magnitude, with signs, for OWL. Averaging is symmetric and linear: one rule,
+GroupMean, is its own pullback.
 """
 
-import math
 from typing import Any
 
 import torch

@@ -44,8 +44,10 @@ def _solve(x: Tensor, lower: Tensor, upper: Tensor, total: Tensor, soft: bool) -
     at_upper = leaves_upper > start
     at_lower = (meets_lower <= start) & ~at_upper
     free = ~at_upper & ~at_lower
-    rest = total - torch.where(at_upper, upper, 0.0).sum(-1, keepdim=True) - torch.where(at_lower, lower, 0.0).sum(
-        -1, keepdim=True
+    rest = (
+        total
+        - torch.where(at_upper, upper, 0.0).sum(-1, keepdim=True)
+        - torch.where(at_lower, lower, 0.0).sum(-1, keepdim=True)
     )
     if soft:
         weight = torch.where(free, x.exp(), 0.0)

@@ -144,8 +144,8 @@ def prox_oscar(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
     """What `sparsemax` turns into the oscarmax: argmin ½‖y − x‖² + λ Σ_{i<j} max(yᵢ, yⱼ), up to a constant: (B, n).
 
     On the simplex entries are their own magnitudes, so there are no absolute values here, and a constant changes
-    nothing. An entry more than 1 + λ (m − 1) below the greatest of m has no probability and is removed. Clusters share a
-    group, numbered from the greatest down: (B, n) int32.
+    nothing. An entry more than 1 + λ (m − 1) below the greatest of m has no probability and is removed. Clusters share
+    a group, numbered from the greatest down: (B, n) int32.
     """
     lam = _column(lam, x)
     sound = (x < math.inf).all(-1, keepdim=True) & (lam >= 0)
