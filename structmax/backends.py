@@ -5,7 +5,9 @@ Also the only place for contiguity, half precision, the device guard, and the op
 the room: `kernel_triton.py` for CUDA, `kernel_numba.py` for the CPU, `reference.py` for anything.
 """
 
+import contextlib
 import functools
+import gc
 import importlib
 import importlib.util
 import itertools
@@ -13,7 +15,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -194,9 +196,10 @@ def _run(
 
     arguments = [clean(tensor) for tensor in tensors]
     keywords = {key: clean(tensor) for key, tensor in zip(names, named, strict=True)}
-    if scores.is_cuda and scores.get_device() != torch.cuda.current_device():
-        with torch.cuda.device_of(scores):
+    if plan.function not in _loaded or (scores.is_cuda and scores.get_device() != torch.cuda.current_device()):
+        with _collector_at_rest(), torch.cuda.device_of(scores):
             out = plan.function(*arguments, **keywords, **constants)
+        _loaded.add(plan.function)
     else:
         out = plan.function(*arguments, **keywords, **constants)
     outputs = [out] if isinstance(out, Tensor) else out
@@ -209,6 +212,22 @@ def _run(
         else tensor
         for tensor, narrow in zip(outputs, plan.in_dtype, strict=True)
     ]
+
+
+# Functions that have run before, so that what they compile or load is there.
+_loaded: set[Callable[..., Any]] = set()
+
+
+@contextlib.contextmanager
+def _collector_at_rest() -> Iterator[None]:
+    """Loading a compiler makes many objects, and each full collection walks all of torch: a third of the time."""
+    active = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if active:
+            gc.enable()
 
 
 class Plan(NamedTuple):
@@ -229,8 +248,9 @@ def _planned(room: str, name: str, device: str, parts: int, backend: str) -> Pla
 
 @functools.cache
 def _plan(structure: type | None, room: str, name: str, device: str, parts: int, backend: str) -> Plan:
-    chosen = choose(room, name, device, backend)
-    found = function(room, name, chosen)
+    with _collector_at_rest():
+        chosen = choose(room, name, device, backend)
+        found = function(room, name, chosen)
     assert found is not None
     in_dtype = tuple(not kind.startswith("state") and ":" not in kind for kind in _kinds(room, name, parts))
     return Plan(chosen, found, getattr(_holder(room, chosen), "refuses", None), in_dtype)

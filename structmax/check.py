@@ -128,7 +128,7 @@ def whole(name: str, value: object, low: int) -> None:
 
 
 def per_row(name: str, value: float | Tensor, moved: Tensor, where: int) -> float | Tensor:
-    """A number, or a tensor brought to the batch shape of `moved`: scores whose `dim`, counted from the end, was `where`.
+    """A number, or a tensor brought to the batch shape of `moved`, scores whose `dim` was `where` (from the end).
 
     A vector runs along the heads of attention scores (…, H, Q, K), or along the rows of a matrix. Any other shape
     broadcasts to the scores with size 1 at `dim`.

@@ -45,7 +45,7 @@ def diagnose(scores: Scores, structure: AbstractStructure | None = None) -> Diag
         >>> print(structmax.diagnose(torch.tensor([[0.0, 1.0], [-torch.inf, -torch.inf]])))
         scores: shape (2, 2), torch.float32, cpu
         range: 0 to 1, 2 forbidden parts (−inf)
-        problem: 1 of 2 instances has no feasible structure, the first at (1,). Try a looser mask.
+        problem: 1 of 2 instances should have a feasible structure but has none, at first (1,). Try a looser mask.
     """
     structure = structure or Simplex()
     facts: dict[str, str] = {}
@@ -91,6 +91,6 @@ def _infeasible(value: Tensor) -> list[str]:
         return []
     at = tuple(empty.nonzero()[0].tolist()) if empty.dim() else ()
     return [
-        f"{int(empty.sum())} of {empty.numel()} instances has no feasible structure, the first at {at}. "
-        "Try a looser mask."
+        f"{int(empty.sum())} of {empty.numel()} instances should have a feasible structure but has none, at first {at}."
+        " Try a looser mask."
     ]

@@ -38,7 +38,7 @@ def test_sound_scores_are_true_and_say_so() -> None:
             id="infeasible",
         ),
         pytest.param(
-            torch.full((3,), -math.inf), ("1 of 1 instances", "first at ()", "Try a looser mask"), id="one-infeasible"
+            torch.full((3,), -math.inf), ("1 of 1 instances", "first ()", "Try a looser mask"), id="one-infeasible"
         ),
         pytest.param(
             torch.tensor([0.0, 4e4], dtype=torch.float16),

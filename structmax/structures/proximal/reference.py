@@ -6,6 +6,8 @@ All is computed in float64, so that which entries fuse does not depend on the dt
 """
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -177,3 +179,13 @@ def group_mean(v: Tensor, groups: Tensor, signs: Tensor | None = None) -> Tensor
     inside = groups >= 0
     mean = _block_means(s * v.double(), torch.where(inside, groups, v.shape[-1]).long())
     return torch.where(inside, s * mean, 0.0).to(v.dtype)
+
+
+def examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any]]]:
+    """Calls that between them reach every compiled variant."""
+    yield "prox_tv", (x,), {"lam": 1.0}
+    yield "prox_oscar", (x,), {"lam": 1.0}
+    yield "prox_owl", (x,), {"weights": torch.zeros_like(x)}
+    groups = torch.zeros_like(x, dtype=torch.int32)
+    yield "group_mean", (x, groups), {}
+    yield "group_mean", (x, groups), {"signs": x}

@@ -12,7 +12,6 @@ from structmax.numerics.kernel_numba_math import exp, log
 from structmax.numerics.kernel_numba_vector import BLOCK, block_copy, block_some
 from structmax.structures.simplex.kernel_numba_threshold import (
     CHUNK,
-    SHORT,
     add_exactly,
     anchored,
     collect,
@@ -31,6 +30,9 @@ from structmax.structures.simplex.kernel_numba_threshold import (
     threshold,
     whole,
 )
+
+# Rows up to this length stay in the first-level cache while they are read twice.
+CACHED = 4096
 
 # --- one row: probabilities from the threshold, times a weight -----------------------------------------------------
 
@@ -202,9 +204,59 @@ def _gradient_rows(start, stop, x, state, target, d_value, alpha, tolerance, d_x
             d_x[i, hit] -= weight
 
 
+# J v with s = p^(2−α) on the support. A NaN in p is carried on by zero · p; v is not read where p is 0.
+
+
+@compiled("contract", "reassoc")
+def _pullback_short(start, stop, p, v, e, out):
+    """For rows so short that they stay in the cache, and their sums in the dtype: every entry is visited twice.
+
+    α is looked at outside the innermost loops, and those are all in one function: both count where n is small.
+    """
+    n = p.shape[1]
+    dtype = p.dtype.type
+    zero, one, exponent = dtype(0), dtype(1), dtype(1 - e)
+    for k in range(start, stop):
+        q, u, d = p[k], v[k], out[k]
+        total, moment = zero, zero
+        if e == 1:
+            for i in range(n):
+                s = zero if q[i] <= zero else one + zero * q[i]
+                total += s
+                moment += zero if q[i] <= zero else s * u[i]
+            mean = moment / total if total != zero else zero
+            for i in range(n):
+                d[i] = zero if q[i] <= zero else u[i] - mean
+        elif e == 0.5:
+            for i in range(n):
+                s = math.sqrt(q[i])
+                total += s
+                moment += zero if q[i] <= zero else s * u[i]
+            mean = moment / total if total != zero else zero
+            for i in range(n):
+                d[i] = zero if q[i] <= zero else math.sqrt(q[i]) * (u[i] - mean)
+        elif e == 0:
+            for i in range(n):
+                total += q[i]
+                moment += zero if q[i] <= zero else q[i] * u[i]
+            mean = moment / total if total != zero else zero
+            for i in range(n):
+                d[i] = zero if q[i] <= zero else q[i] * (u[i] - mean)
+        else:
+            for i in range(n):
+                power = exp(exponent * log(q[i]))
+                s = zero if q[i] <= zero else power + zero * q[i]
+                d[i] = s
+                total += s
+                moment += zero if q[i] <= zero else s * u[i]
+            mean = moment / total if total != zero else zero
+            for i in range(n):
+                d[i] = zero if d[i] <= zero else d[i] * (u[i] - mean)
+
+
 @compiled("contract", "reassoc")
 def _weigh(p, v, e, s):
-    """s = p^(2−α) on the support, and the mean of v under it; NaN in p is carried on by zero · p."""
+    """s = p^(2−α) on the support, and the mean of v under it."""
     dtype = p.dtype.type
     zero, one, exponent = dtype(0), dtype(1), dtype(1 - e)
     total, moment = 0.0, 0.0
@@ -279,20 +331,16 @@ def _pullback_steep(p, v, e, out):
 
 
 @compiled()
-def _pullback_rows(start, stop, p, v, alpha, out):
+def _pullback_long(start, stop, p, v, e, out):
+    """Blocks without support are left out; the entries after the last full block always take part."""
     n = p.shape[1]
     full = n // BLOCK
     live = np.empty(full + 1, np.int64)
     q, u, s = np.empty(n, p.dtype), np.empty(n, p.dtype), np.empty(n, p.dtype)
     for i in range(start, stop):
         p_row, v_row, out_row = p[i], v[i], out[i]
-        e = alpha[i % alpha.size] - 1
-        if e > 1:
-            _pullback_steep(p_row, v_row, e, out_row)
-            continue
-        if n <= SHORT:
-            mean = _weigh(p_row, v_row, e, s)
-            _center(s, v_row, mean, out_row)
+        if e == 0:
+            _center(p_row, v_row, _weigh(p_row, v_row, e, out_row), out_row)
             continue
         count = 0
         for k in range(full):
@@ -301,7 +349,6 @@ def _pullback_rows(start, stop, p, v, alpha, out):
         for k in range(count):
             block_copy(p_row, live[k], q, k * BLOCK)
             block_copy(v_row, live[k], u, k * BLOCK)
-        # The entries after the last full block always take part.
         size = count * BLOCK + n - full * BLOCK
         copy(p_row[full * BLOCK :], q[count * BLOCK :])
         copy(v_row[full * BLOCK :], u[count * BLOCK :])
@@ -311,6 +358,21 @@ def _pullback_rows(start, stop, p, v, alpha, out):
         for k in range(count):
             block_copy(q, k * BLOCK, out_row, live[k])
         copy(q[count * BLOCK : size], out_row[full * BLOCK :])
+
+
+@compiled()
+def _pullback_rows(start, stop, p, v, alpha, out):
+    # All rows that share their α at once.
+    step = 1 if alpha.size > 1 else max(stop - start, 1)
+    for first in range(start, stop, step):
+        e = alpha[first % alpha.size] - 1
+        if e > 1:
+            for i in range(first, first + step):
+                _pullback_steep(p[i], v[i], e, out[i])
+        elif p.shape[1] <= CACHED:
+            _pullback_short(first, first + step, p, v, e, out)
+        else:
+            _pullback_long(first, first + step, p, v, e, out)
 
 
 # --- the questions -------------------------------------------------------------------------------------------------
