@@ -111,14 +111,14 @@ def _broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
 
 def positive(name: str, value: object, *, above: float = 0.0, or_zero: bool = False, hint: str = "") -> None:
     """A number > `above`, or ≥ 0; for tensors on the CPU, all of them."""
-    wanted = "≥ 0" if or_zero else f"> {above:g}"
     if isinstance(value, Tensor):
         floating(name, value)
         if readable(value) and value.numel() and not bool((value > above).all()):
-            raise ValueError(f"`{name}` should be {wanted} everywhere, but its minimum is {value.min():g}.{hint}")
+            raise ValueError(f"`{name}` should be > {above:g} everywhere, but its minimum is {value.min():g}.{hint}")
     elif isinstance(value, bool) or not isinstance(value, int | float | torch.SymInt | torch.SymFloat):
         raise TypeError(f"`{name}` should be a number or a tensor, but is a {type(value).__name__}.")
     elif not (value >= 0 if or_zero else value > above):
+        wanted = "≥ 0" if or_zero else f"> {above:g}"
         raise ValueError(f"`{name}` should be {wanted}, but is {value}.{hint}")
 
 

@@ -286,7 +286,7 @@ def entmax(
     Example:
         >>> import torch, structmax
         >>> structmax.entmax(torch.tensor([0.0, 1.0, 2.0]), alpha=1.5)
-        tensor([0.0000, 0.2029, 0.7971])
+        tensor([0.0000, 0.1693, 0.8307])
 
     Reference: Peters, Niculae & Martins 2019, https://aclanthology.org/P19-1146; for the gradient of α, Correia,
     Niculae & Martins 2019, https://aclanthology.org/D19-1223.
@@ -378,7 +378,7 @@ def entmax15(
     Example:
         >>> import torch, structmax
         >>> structmax.entmax15(torch.tensor([0.0, 1.0, 2.0]))
-        tensor([0.0000, 0.2029, 0.7971])
+        tensor([0.0000, 0.1693, 0.8307])
     """
     return entmax(scores, 1.5, dim, mask=mask, lengths=lengths, backend=backend)
 

@@ -122,7 +122,7 @@ def prox_tv(
     Example:
         >>> import torch, structmax
         >>> structmax.prox_tv(torch.tensor([0.0, 1.0, 5.0, 5.5]), lam=1.0)
-        tensor([0.8333, 0.8333, 4.6667, 4.6667])
+        tensor([1.0000, 1.0000, 4.7500, 4.7500])
 
     Reference: Condat 2013, https://hal.science/hal-00675043; Niculae & Blondel 2017, https://arxiv.org/abs/1705.07704.
     """

@@ -58,7 +58,7 @@ def sample(
         >>> g = torch.Generator().manual_seed(0)
         >>> draws = structmax.sample(torch.tensor([0.0, 1.0, -torch.inf]), structmax.Simplex(), (1000,), generator=g)
         >>> draws.mean(0)
-        tensor([0.2690, 0.7310, 0.0000])
+        tensor([0.2740, 0.7260, 0.0000])
     """
     tensors, asked = front(scores, structure, backend)
     batch = structure.batch_shape(scores)

@@ -221,7 +221,7 @@ class ProxOwl(Mapping):
 
     Example:
         >>> import torch, structmax
-        >>> structmax.nn.ProxOwl(torch.tensor([1.0, 1.0]))(torch.tensor([3.0, -0.5]))
+        >>> structmax.nn.ProxOwl(torch.tensor([1.0, 1.0]))(torch.tensor([3.0, 0.5]))
         tensor([2., 0.])
     """
 
