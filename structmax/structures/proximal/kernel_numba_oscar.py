@@ -52,7 +52,9 @@ def _cells_by_rank(patterns, index, keys, sorting, cell):
     for k in range(len(index)):
         # With the magnitude of negative numbers reversed, bit patterns are ordered as the floats are.
         key = patterns[index[k]]
-        keys[k] = key ^ ((key >> bits) & magnitude_bits)
+        key ^= (key >> bits) & magnitude_bits
+        # −0 is 0.
+        keys[k] = key + (key == -1)
     order = sort_descending(keys[: len(index)], sorting)
     for k in range(len(index)):
         cell[order[k]] = k
