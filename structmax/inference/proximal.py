@@ -38,6 +38,8 @@ class Prox(Function):
         ctx.save_for_backward(*saved)
         ctx.save_for_forward(*saved)
         ctx.mark_non_differentiable(groups)
+        # Else autograd fills a gradient of zeros for the groups in each backward.
+        ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, d_y: Tensor, _: Tensor) -> tuple[Any, ...]:

@@ -4,6 +4,8 @@ Loops over blocks are left to these, because LLVM cannot know that two arrays ne
 negative, and would not vectorise them. `row` and `out` are contiguous and one-dimensional; nothing is bounds-checked.
 """
 
+from functools import partial
+
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -125,11 +127,11 @@ def block_copy(typingctx, row, start, out, begin):
 
 
 @intrinsic
-def block_transpose(typingctx, row, start, stride, out, begin):
-    """out[begin + BLOCK·j + i] = row[start + stride·i + j] for i and j below BLOCK: BLOCK rows become lanes."""
+def block_transpose(typingctx, row, start, stride, out, begin, step):
+    """out[begin + step·j + i] = row[start + stride·i + j] for i and j below BLOCK: rows become lanes, or lanes rows."""
 
     def codegen(context, builder, signature, args):
-        row, start, stride, out, begin = args
+        row, start, stride, out, begin, step = args
         vectors = []
         for i in range(BLOCK):
             offset = builder.add(start, builder.mul(stride, ir.Constant(stride.type, i)))
@@ -143,24 +145,45 @@ def block_transpose(typingctx, row, start, stride, out, begin):
             pairs = zip(vectors[:half], vectors[half:], strict=True)
             vectors = [builder.shuffle_vector(a, b, mask) for a, b in pairs for mask in masks]
         for j, values in enumerate(vectors):
-            offset = builder.add(begin, ir.Constant(begin.type, BLOCK * j))
+            offset = builder.add(begin, builder.mul(step, ir.Constant(step.type, j)))
             _store(context, builder, values, signature.args[3], out, offset)
         return context.get_dummy_value()
 
-    return types.void(row, types.intp, types.intp, out, types.intp), codegen
+    return types.void(row, types.intp, types.intp, out, types.intp, types.intp), codegen
 
 
-def _over_lanes(context, builder, tile_type, tile, start, stop, initial, step):
-    """Fold `step(accumulators, values)` over the vectors start … stop − 1 of `tile`; accumulators are registers."""
+def _over_lanes(context, builder, tiles, start, stop, initial, step):
+    """Fold `step(accumulators, *values)` over the vectors start … stop − 1 of `tiles`, pairs of a type and an array."""
+    # Accumulators become registers.
     slots = [cgutils.alloca_once_value(builder, value) for value in initial]
     for slot, value in zip(slots, initial, strict=True):
         builder.store(value, slot)
     with cgutils.for_range(builder, stop, start=start) as loop:
         place = builder.mul(loop.index, ir.Constant(loop.index.type, BLOCK))
-        values = _load(context, builder, tile_type, tile, place)
-        for slot, value in zip(slots, step([builder.load(slot) for slot in slots], values), strict=True):
+        values = [_load(context, builder, tile_type, tile, place) for tile_type, tile in tiles]
+        for slot, value in zip(slots, step([builder.load(slot) for slot in slots], *values), strict=True):
             builder.store(value, slot)
     return [builder.load(slot) for slot in slots]
+
+
+def _store_totals(context, builder, tiles, count, step, out_type, out):
+    """Two sums over the lanes of `tiles` to out: of BLOCK terms, then of those, so that rounding errors stay small."""
+    vector = ir.VectorType(context.get_data_type(out_type.dtype), BLOCK)
+    zeros = ir.Constant(vector, [0.0] * BLOCK)
+    block = ir.Constant(count.type, BLOCK)
+    totals = [cgutils.alloca_once_value(builder, zeros) for _ in range(2)]
+    for total in totals:
+        builder.store(zeros, total)
+    groups = builder.sdiv(builder.add(count, ir.Constant(count.type, BLOCK - 1)), block)
+    with cgutils.for_range(builder, groups) as loop:
+        start = builder.mul(loop.index, block)
+        stop = builder.add(start, block)
+        stop = builder.select(builder.icmp_signed("<", stop, count), stop, count)
+        sums = _over_lanes(context, builder, tiles, start, stop, [zeros, zeros], step)
+        for total, values in zip(totals, sums, strict=True):
+            builder.store(builder.fadd(builder.load(total), values), total)
+    for i, total in enumerate(totals):
+        _store(context, builder, builder.load(total), out_type, out, ir.Constant(count.type, i * BLOCK))
 
 
 @intrinsic
@@ -177,7 +200,7 @@ def lane_peaks(typingctx, tile, count, out):
 
         zero = ir.Constant(count.type, 0)
         first = _load(context, builder, signature.args[0], tile, zero)
-        (peak,) = _over_lanes(context, builder, signature.args[0], tile, zero, count, [first], step)
+        (peak,) = _over_lanes(context, builder, [(signature.args[0], tile)], zero, count, [first], step)
         _store(context, builder, peak, signature.args[2], out, zero)
         return context.get_dummy_value()
 
@@ -191,46 +214,69 @@ def lane_sums(typingctx, tile, count, top, square, out):
     def codegen(context, builder, signature, args):
         tile, count, top, square, out = args
         tile_type, _, top_type, _, out_type = signature.args
-        zero = ir.Constant(count.type, 0)
-        threshold = _load(context, builder, top_type, top, zero)
+        threshold = _load(context, builder, top_type, top, ir.Constant(count.type, 0))
         zeros = ir.Constant(threshold.type, [0.0] * BLOCK)
         ones = ir.Constant(threshold.type, [1.0] * BLOCK)
 
-        def step(squared):
-            def add(accumulators, values):
-                mass, slope = accumulators
-                u = builder.fadd(values, threshold)
-                inside = builder.fcmp_ordered(">", u, zeros)
-                u = builder.select(inside, u, zeros)
-                height = builder.fmul(u, u, flags=["contract"]) if squared else u
-                weight = u if squared else builder.select(inside, ones, zeros)
-                return [builder.fadd(mass, height, flags=["contract"]), builder.fadd(slope, weight)]
+        def add(accumulators, values, squared):
+            mass, slope = accumulators
+            u = builder.fadd(values, threshold)
+            inside = builder.fcmp_ordered(">", u, zeros)
+            u = builder.select(inside, u, zeros)
+            height = builder.fmul(u, u, flags=["contract"]) if squared else u
+            weight = u if squared else builder.select(inside, ones, zeros)
+            return [builder.fadd(mass, height, flags=["contract"]), builder.fadd(slope, weight)]
 
-            return add
-
-        # Sums of BLOCK terms, then sums of those: rounding errors of a long sum stay small.
-        def add_group(squared, totals, group):
-            start = builder.mul(group, ir.Constant(count.type, BLOCK))
-            stop = builder.add(start, ir.Constant(count.type, BLOCK))
-            stop = builder.select(builder.icmp_signed("<", stop, count), stop, count)
-            sums = _over_lanes(context, builder, tile_type, tile, start, stop, [zeros, zeros], step(squared))
-            for total, values in zip(totals, sums, strict=True):
-                builder.store(builder.fadd(builder.load(total), values), total)
-
-        groups = builder.sdiv(builder.add(count, ir.Constant(count.type, BLOCK - 1)), ir.Constant(count.type, BLOCK))
-        totals = [cgutils.alloca_once_value(builder, zeros) for _ in range(2)]
-        for total in totals:
-            builder.store(zeros, total)
         with builder.if_else(square) as branches:
             for squared, branch in zip((True, False), branches, strict=True):
-                with branch, cgutils.for_range(builder, groups) as loop:
-                    add_group(squared, totals, loop.index)
-        for i, total in enumerate(totals):
-            place = ir.Constant(count.type, i * BLOCK)
-            _store(context, builder, builder.load(total), out_type, out, place)
+                with branch:
+                    step = partial(add, squared=squared)
+                    _store_totals(context, builder, [(tile_type, tile)], count, step, out_type, out)
         return context.get_dummy_value()
 
     return types.void(tile, types.intp, top, types.boolean, out), codegen
+
+
+@intrinsic
+def lane_moments(typingctx, weights, tile, count, scale, out):
+    """Σ q u in out[i], Σ q in out[BLOCK + i]; q = weights[BLOCK·j + i], u = [1 + tile[BLOCK·j + i] · scale[i]]₊."""
+
+    def codegen(context, builder, signature, args):
+        weights, tile, count, scale, out = args
+        weights_type, tile_type, _, scale_type, out_type = signature.args
+        scales = _load(context, builder, scale_type, scale, ir.Constant(count.type, 0))
+        zeros, ones = (ir.Constant(scales.type, [value] * BLOCK) for value in (0.0, 1.0))
+
+        def add(accumulators, q, values):
+            mass, slope = accumulators
+            u = builder.fadd(builder.fmul(values, scales, flags=["contract"]), ones, flags=["contract"])
+            u = builder.select(builder.fcmp_ordered("<", u, zeros), zeros, u)
+            height = builder.fmul(q, u, flags=["contract"])
+            return [builder.fadd(mass, height, flags=["contract"]), builder.fadd(slope, q)]
+
+        _store_totals(context, builder, [(weights_type, weights), (tile_type, tile)], count, add, out_type, out)
+        return context.get_dummy_value()
+
+    return types.void(weights, tile, types.intp, scale, out), codegen
+
+
+@intrinsic
+def lane_scale(typingctx, tile, count, scale, lowest, out):
+    """out[BLOCK·j + i] = the larger of tile[BLOCK·j + i] · scale[i] and `lowest`, or NaN."""
+
+    def codegen(context, builder, signature, args):
+        tile, count, scale, lowest, out = args
+        tile_type, _, scale_type, _, out_type = signature.args
+        scales = _load(context, builder, scale_type, scale, ir.Constant(count.type, 0))
+        floor = _splat(builder, scales.type, lowest)
+        with cgutils.for_range(builder, count) as loop:
+            start = builder.mul(loop.index, ir.Constant(loop.index.type, BLOCK))
+            values = builder.fmul(_load(context, builder, tile_type, tile, start), scales)
+            values = builder.select(builder.fcmp_ordered("<", values, floor), floor, values)
+            _store(context, builder, values, out_type, out, start)
+        return context.get_dummy_value()
+
+    return types.void(tile, types.intp, scale, tile.dtype, out), codegen
 
 
 @intrinsic

@@ -10,6 +10,12 @@ from structmax.contract import returns
 from structmax.numerics.kernel_numba import compiled, over_rows
 from structmax.numerics.kernel_numba_math import exp, log
 from structmax.numerics.kernel_numba_vector import BLOCK, block_copy, block_some
+from structmax.structures.simplex.kernel_numba_lanes import (
+    lane_powers,
+    lane_scratch,
+    lane_thresholds,
+    lanes_fit,
+)
 from structmax.structures.simplex.kernel_numba_threshold import (
     CHUNK,
     add_exactly,
@@ -19,9 +25,6 @@ from structmax.structures.simplex.kernel_numba_threshold import (
     edge,
     find_peaks,
     is_nan,
-    lane_scratch,
-    lane_thresholds,
-    lanes_fit,
     mean_score,
     mean_score_anchored,
     powers,
@@ -63,6 +66,22 @@ def _fill_power(z, places, count, e, tau, weight, out):
         out[places[i]] = z[i]
 
 
+@compiled("contract", "reassoc")
+def _softmax(row, peak, out):
+    dtype = row.dtype.type
+    total = 0.0
+    for start in range(0, row.size, CHUNK):
+        part, power = row[start : start + CHUNK], out[start : start + CHUNK]
+        s = dtype(0)
+        for i in range(part.size):
+            power[i] = exp(part[i] - peak)
+            s += power[i]
+        total += s
+    scale = dtype(1 / total)
+    for i in range(out.size):
+        out[i] *= scale
+
+
 @compiled("contract")
 def _fill_exp(row, peak, scale, out):
     for i in range(row.size):
@@ -77,6 +96,7 @@ def _fill_anchored(row, anchor, p_anchor, e, weight, out):
         p = (root + e * (x - anchor)) ** b if x > anchor else (p_anchor if x == anchor else 0.0)
         out[i] = p * weight
 
+
 # Targets that are no entry, as in reference.py: a value without a target term, and a row that counts nothing.
 NOTHING, IGNORED = -1, -2
 
@@ -87,23 +107,23 @@ NOTHING, IGNORED = -1, -2
 @compiled()
 def _entmax_lanes(start, stop, x, e, tolerance, p):
     dtype = x.dtype.type
-    work, peaks, taus = lane_scratch(x)
+    tiles, lanes, peaks, taus = lane_scratch(x)
     for lead in range(start, stop, BLOCK):
         # The last tile overlaps the one before it.
         first = min(lead, stop - BLOCK)
-        lane_thresholds(x, first, e, work, tolerance, peaks, taus)
+        lane_thresholds(x, first, e, tiles, lanes, tolerance, peaks, taus)
+        polynomial = e == 1 or e == 0.5
+        if not polynomial:
+            lane_powers(tiles, lanes, e, taus, p, first)
         for i in range(BLOCK):
-            if peaks[i] > -np.inf:
-                _fill_polynomial(x[first + i], peaks[i], e, taus[i], dtype(1), p[first + i])
-            else:
+            if not peaks[i] > -np.inf:
                 p[first + i] = peaks[i] if is_nan(peaks[i]) else dtype(0)
+            elif polynomial:
+                _fill_polynomial(x[first + i], peaks[i], e, taus[i], dtype(1), p[first + i])
 
 
 @compiled()
 def _entmax_rows(start, stop, x, alpha, tolerance, p):
-    if lanes_fit(x, stop - start, alpha):
-        _entmax_lanes(start, stop, x, alpha[0] - 1, tolerance, p)
-        return
     dtype = x.dtype.type
     peaks, crest, z, places = scratch(x)
     y = np.empty(x.shape[1])
@@ -116,12 +136,12 @@ def _entmax_rows(start, stop, x, alpha, tolerance, p):
         elif e > 1:
             anchor, p_anchor = anchored(row, peak, e, y)
             _fill_anchored(row, anchor, p_anchor, e, 1.0, p[i])
+        elif e == 0:
+            _softmax(row, peak, p[i])
         else:
             tau, count = threshold(row, peak, e, peaks, crest, z, places, tolerance)
             if e == 1 or e == 0.5:
                 _fill_polynomial(row, peak, e, tau, dtype(1), p[i])
-            elif e == 0:
-                _fill_exp(row, peak, dtype(math.exp(-tau)), p[i])
             else:
                 _fill_power(z, places, count, e, tau, 1.0, p[i])
 
@@ -143,14 +163,14 @@ def _write_value(row, target, alpha, origin, t, tau, mean, state):
 
 @compiled()
 def _value_lanes(start, stop, x, target, e, tolerance, value, state):
-    work, peaks, taus = lane_scratch(x)
+    tiles, lanes, peaks, taus = lane_scratch(x)
     z = np.empty(x.shape[1], x.dtype)
     for lead in range(start, stop, BLOCK):
         first = min(lead, stop - BLOCK)
-        lane_thresholds(x, first, e, work, tolerance, peaks, taus)
+        lane_thresholds(x, first, e, tiles, lanes, tolerance, peaks, taus)
         for i in range(BLOCK):
             row, origin, tau, k = x[first + i], float(peaks[i]), taus[i], first + i
-            shift(row, peaks[i], x.dtype.type(e), z)
+            shift(row, peaks[i], x.dtype.type(e if e == 1 or e == 0.5 else 1), z)
             mean = mean_score(z, e, tau)
             value[k] = _write_value(row, target[k], 1 + e, origin, tau, tau, mean, state[k])
 
@@ -361,18 +381,26 @@ def _pullback_long(start, stop, p, v, e, out):
 
 
 @compiled()
-def _pullback_rows(start, stop, p, v, alpha, out):
+def _pullback_short_rows(start, stop, p, v, alpha, out):
     # All rows that share their α at once.
     step = 1 if alpha.size > 1 else max(stop - start, 1)
     for first in range(start, stop, step):
         e = alpha[first % alpha.size] - 1
-        if e > 1:
-            for i in range(first, first + step):
-                _pullback_steep(p[i], v[i], e, out[i])
-        elif p.shape[1] <= CACHED:
+        if e <= 1:
             _pullback_short(first, first + step, p, v, e, out)
         else:
-            _pullback_long(first, first + step, p, v, e, out)
+            for i in range(first, first + step):
+                _pullback_steep(p[i], v[i], e, out[i])
+
+
+@compiled()
+def _pullback_long_rows(start, stop, p, v, alpha, out):
+    for i in range(start, stop):
+        e = alpha[i % alpha.size] - 1
+        if e <= 1:
+            _pullback_long(i, i + 1, p, v, e, out)
+        else:
+            _pullback_steep(p[i], v[i], e, out[i])
 
 
 # --- the questions -------------------------------------------------------------------------------------------------
@@ -391,7 +419,12 @@ def _tolerance(x: Tensor) -> float:
 def entmax(x: Tensor, alpha: float | Tensor) -> Tensor:
     """p = argmax over the simplex of ⟨p, x⟩ − Ω_α(p): (B, n)."""
     p = torch.empty_like(x)
-    over_rows(_entmax_rows, len(x), x.numel(), x.numpy(), _alphas(alpha), _tolerance(x), p.numpy())
+    alphas = _alphas(alpha)
+    # Two kernels rather than one: only what is needed is compiled. Slices of short rows are never below BLOCK of them.
+    if lanes_fit.py_func(x, len(x), alphas):
+        over_rows(_entmax_lanes, len(x), x.numel(), x.numpy(), float(alphas[0]) - 1, _tolerance(x), p.numpy())
+    else:
+        over_rows(_entmax_rows, len(x), x.numel(), x.numpy(), alphas, _tolerance(x), p.numpy())
     return p
 
 
@@ -399,7 +432,9 @@ def entmax(x: Tensor, alpha: float | Tensor) -> Tensor:
 def entmax_pullback(p: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
     """J v with J = diag(s) − s sᵀ / Σs and s = p^(2−α) on the support, off which v is not read: (B, n)."""
     out = torch.empty_like(p)
-    over_rows(_pullback_rows, len(p), p.numel(), p.numpy(), v.numpy(), _alphas(alpha), out.numpy())
+    # Two kernels rather than one: only what is needed is compiled.
+    kernel = _pullback_short_rows if p.shape[1] <= CACHED else _pullback_long_rows
+    over_rows(kernel, len(p), p.numel(), p.numpy(), v.numpy(), _alphas(alpha), out.numpy())
     return out
 
 

@@ -16,16 +16,9 @@ from structmax.numerics.kernel_numba_vector import (
     block_above,
     block_peak,
     block_shift,
-    block_transpose,
-    lane_peaks,
-    lane_shift,
-    lane_step,
-    lane_sums,
     lowest_bit,
 )
 
-# Rows up to this length are solved BLOCK at a time, each in its own lane.
-SHORT = 256
 # Sums are kept in the dtype of the scores over this many entries, and in float64 beyond.
 CHUNK = 1024
 # With fewer blocks than this, finding a start for Newton's method costs more than it saves.
@@ -255,50 +248,6 @@ def threshold(row, peak, e, peaks, crest, z, places, tolerance):
     count = collect(row, peak, dtype(edge(e, tau, tolerance)), z, places)
     # One step more squares an error that is already this small.
     return _newton_power(z[: whole(count)], tau, e, STEPS, math.sqrt(tolerance) / 4), count
-
-
-@compiled()
-def lanes_fit(x, rows, alpha):
-    """Whether `lane_thresholds` can serve: short rows, enough of them, and one α of 1.5 or 2 for all."""
-    return 0 < x.shape[1] <= SHORT and rows >= BLOCK and alpha.size == 1 and (alpha[0] == 2 or alpha[0] == 1.5)
-
-
-@compiled()
-def lane_scratch(x):
-    """Room for a tile of BLOCK transposed rows, for their thresholds, and for their sums; and for their peaks and τ."""
-    tile, top, sums = np.empty(x.shape[1] * BLOCK, x.dtype), np.empty(BLOCK, x.dtype), np.empty(2 * BLOCK, x.dtype)
-    return (tile, top, sums), np.empty(BLOCK, x.dtype), np.empty(BLOCK)
-
-
-@compiled()
-def lane_thresholds(x, first, e, work, tolerance, peaks, taus):
-    """The maxima and τ of the rows first … first + BLOCK − 1, all at once; for α = 1.5 and 2.
-
-    A lane whose mass has come down to 1 stands still, so that no row depends on its neighbours. What rounding has left
-    of the mass gives the last step, beyond the precision of the dtype.
-    """
-    tile, top, sums = work
-    n = x.shape[1]
-    full = n // BLOCK * BLOCK
-    scores = x.reshape(-1)
-    for j in range(0, full, BLOCK):
-        block_transpose(scores, first * n + j, n, tile, j * BLOCK)
-    for j in range(full, n):
-        for i in range(BLOCK):
-            tile[j * BLOCK + i] = x[first + i, j]
-    lane_peaks(tile, n, peaks)
-    lane_shift(tile, n, peaks, x.dtype.type(e))
-    top[:] = 1
-    lane_sums(tile, n, top, e < 1, sums)
-    while lane_step(sums, e < 1, x.dtype.type(tolerance), top):
-        lane_sums(tile, n, top, e < 1, sums)
-    for i in range(BLOCK):
-        mass = float(sums[i])
-        step = (mass - (math.sqrt(mass) if e < 1 else 1.0)) / sums[BLOCK + i]
-        taus[i] = (1 - (top[i] - step)) / e
-        # As everywhere, +inf is no number to compare with.
-        if peaks[i] == np.inf:
-            peaks[i] = np.nan
 
 
 @compiled()
