@@ -30,6 +30,8 @@ log = logging.getLogger("structmax")
 BACKENDS = {"triton": "kernel_triton", "numba": "kernel_numba", "reference": "reference"}
 DEVICES = {"triton": "cuda", "numba": "cpu"}
 HALF = (torch.float16, torch.bfloat16)
+# Kernels may take one row, many short ones and a long one differently: `warm_up` asks for all.
+EXAMPLE_SHAPES = ((1, 4), (64, 4), (1, 5000))
 
 
 class Refusal(NotImplementedError):
@@ -369,6 +371,7 @@ def warm_up(structure: AbstractStructure, dtype: torch.dtype = torch.float32, de
     start = time.perf_counter()
     for room in (structure.room, *structure.fronted):
         examples = getattr(_holder(room, "reference"), "examples", None)
-        for name, tensors, fields in examples(torch.zeros(1, 4, dtype=dtype, device=device)) if examples else ():
-            call(room, name, tensors, fields, 1, "auto")
+        for shape in EXAMPLE_SHAPES if examples else ():
+            for name, tensors, fields in examples(torch.zeros(shape, dtype=dtype, device=device)):
+                call(room, name, tensors, fields, 1, "auto")
     return time.perf_counter() - start

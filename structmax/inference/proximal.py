@@ -14,14 +14,14 @@ from torch import Tensor
 from torch.autograd import Function
 
 from structmax import check
-from structmax.inference.entmax import point_rule
+from structmax.inference.entmax import point_rule, pullback_rule
 from structmax.inference.rule import ask, rule
 
 ROOM = "structmax.structures.proximal"
 
 
 class Prox(Function):
-    """The room's operator `name` of x with its strength (a number or rows, or the weights), and the groups it pools."""
+    """`prox_tv` with its strength or `prox_owl` with its weights, and the groups it pools."""
 
     @staticmethod
     def forward(x: Tensor, strength: float | Tensor, name: str, backend: str) -> tuple[Tensor, ...]:
@@ -42,7 +42,9 @@ class Prox(Function):
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, d_y: Tensor, _: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, d_y: Tensor | None, _: None) -> tuple[Any, ...]:
+        if d_y is None:
+            return None, None, None, None
         groups, *signs = ctx.saved_tensors
         return group_mean_rule(d_y, groups, signs[0].detach() if signs else None, ctx.backend), None, None, None
 
@@ -82,6 +84,38 @@ class GroupMean(Function):
 group_mean_rule = rule(GroupMean)
 
 
+class PooledSparsemax(Function):
+    """sparsemax of a pooling operator: the probabilities, and the groups; its gradient needs no more than these."""
+
+    @staticmethod
+    def forward(x: Tensor, lam: float, name: str, backend: str) -> tuple[Tensor, Tensor]:
+        y, groups = ask(ROOM, name, (x,), x.dim() - 1, backend, lam=lam)
+        return point_rule(y, 2.0, backend), groups
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.backend = inputs[3]
+        ctx.save_for_backward(*output)
+        ctx.save_for_forward(*output)
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, d_p: Tensor | None, _: None) -> tuple[Any, ...]:
+        if d_p is None:
+            return None, None, None, None
+        p, groups = ctx.saved_tensors
+        return group_mean_rule(pullback_rule(p, d_p, 2.0, ctx.backend), groups, None, ctx.backend), None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, x_t: Tensor, *_: None) -> tuple[Any, ...]:
+        p, groups = ctx.saved_tensors
+        return pullback_rule(p, group_mean_rule(x_t, groups, None, ctx.backend), 2.0, ctx.backend), None
+
+
+pooled_sparsemax_rule = rule(PooledSparsemax)
+
+
 def _strength(lam: object) -> float:
     if isinstance(lam, Tensor):
         raise TypeError("`lam` should be a number ≥ 0, but is a tensor: it receives no gradient. Try `float(lam)`.")
@@ -90,9 +124,9 @@ def _strength(lam: object) -> float:
 
 
 def _pooled_sparsemax(name: str, x: Tensor, lam: object, backend: str) -> Tensor:
-    """sparsemax of a proximal operator, in float32 or wider throughout."""
+    """In float32 or wider throughout."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    return point_rule(prox_rule(wide, _strength(lam), name, backend)[0], 2.0, backend).to(x.dtype)
+    return pooled_sparsemax_rule(wide, _strength(lam), name, backend)[0].to(x.dtype)
 
 
 def _zeros_for_removed(y: Tensor) -> Tensor:

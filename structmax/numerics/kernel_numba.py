@@ -1,9 +1,11 @@
 """What every Numba kernel shares: the one compile decorator and the one way to run over rows on several threads."""
 
+import ctypes
 import hashlib
 import os
 from collections import deque
 from collections.abc import Callable
+from itertools import count
 from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
@@ -15,8 +17,6 @@ import torch
 
 # Below this many element visits per thread, waking another thread costs more than it saves.
 GRAIN = 1 << 15
-# More slices than threads, so that a thread which starts late or loses its core leaves its share to the others.
-SLICES_PER_THREAD = 4
 
 
 @cache
@@ -53,12 +53,22 @@ def compiled(*freedoms: str) -> Callable[[Callable], Any]:
 class _Pool:
     """Threads that help with whatever slices are waiting. They never block a caller, who can do all slices alone."""
 
+    # A thread that starts late or loses its core leaves its share to the others.
+    slices_per_thread = 4
+
     def __init__(self) -> None:
         self.calls: SimpleQueue[tuple] = SimpleQueue()
         self.size = 0
         self.growth = Lock()
 
-    def grow(self, size: int) -> None:
+    def help(self, threads: int, call: tuple) -> None:
+        if self.size < threads - 1:
+            self._grow(threads - 1)
+        for _ in range(threads - 1):
+            self.calls.put(call)
+        _drain(*call)
+
+    def _grow(self, size: int) -> None:
         with self.growth:
             while self.size < size:
                 Thread(target=self._serve, name=f"structmax-{self.size}", daemon=True).start()
@@ -70,13 +80,43 @@ class _Pool:
             _drain(*self.calls.get())
 
 
-_pool = _Pool()
+class _TorchThreads:
+    """The OpenMP threads torch runs its own operators on, where torch is built with GNU OpenMP.
+
+    After an operator they spin for some milliseconds, waiting for the next: threads of ours would have to share the
+    cores with them, and gain nothing. A parallel region of their runtime is given to them instead. They take slices
+    under the interpreter's lock, and leave it inside a kernel.
+    """
+
+    # They are awake already.
+    slices_per_thread = 1
+
+    def __init__(self, parallel: Any) -> None:
+        self.parallel = parallel
+        self.calls: dict[int, tuple] = {}
+        self.keys = count()
+        self.entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda key: _drain(*self.calls[key]))
+
+    def help(self, threads: int, call: tuple) -> None:
+        # 0 would arrive as None
+        key = next(self.keys) + 1
+        self.calls[key] = call
+        self.parallel(self.entry, ctypes.c_void_p(key), threads, 0)
+        del self.calls[key]
+
+
+def _helpers() -> _Pool | _TorchThreads:
+    parallel = getattr(ctypes.CDLL(None), "GOMP_parallel", None) if os.name == "posix" else None
+    return _TorchThreads(parallel) if parallel is not None and torch.backends.openmp.is_available() else _Pool()
+
+
+_threads = _helpers()
 
 
 def _renew_after_fork() -> None:
-    # A forked child inherits neither the threads nor a trustworthy state of their locks.
-    global _pool
-    _pool = _Pool()
+    # A forked child inherits no threads, and GNU OpenMP would wait for them: it gets a pool of its own.
+    global _threads
+    _threads = _Pool()
 
 
 if hasattr(os, "register_at_fork"):
@@ -107,16 +147,12 @@ def over_rows(kernel: Callable[..., None], rows: int, work: int, *args: Any) -> 
     if threads < 2:
         kernel(0, rows, *args)
         return
-    count = min(rows, threads * SLICES_PER_THREAD)
-    slices = deque((rows * i // count, rows * (i + 1) // count) for i in range(count))
+    helpers = _threads
+    parts = min(rows, threads * helpers.slices_per_thread)
+    slices = deque((rows * i // parts, rows * (i + 1) // parts) for i in range(parts))
     results: SimpleQueue[BaseException | None] = SimpleQueue()
-    pool = _pool
-    if pool.size < threads - 1:
-        pool.grow(threads - 1)
-    for _ in range(threads - 1):
-        pool.calls.put((slices, results, kernel, args))
-    _drain(slices, results, kernel, args)
-    errors = [results.get() for _ in range(count)]
+    helpers.help(threads, (slices, results, kernel, args))
+    errors = [results.get() for _ in range(parts)]
     for error in errors:
         if error is not None:
             raise error
