@@ -371,7 +371,9 @@ def warm_up(structure: AbstractStructure, dtype: torch.dtype = torch.float32, de
     start = time.perf_counter()
     for room in (structure.room, *structure.fronted):
         examples = getattr(_holder(room, "reference"), "examples", None)
-        for shape in EXAMPLE_SHAPES if examples else ():
+        if examples is None:
+            continue
+        for shape in EXAMPLE_SHAPES:
             for name, tensors, fields in examples(torch.zeros(shape, dtype=dtype, device=device)):
                 call(room, name, tensors, fields, 1, "auto")
     return time.perf_counter() - start

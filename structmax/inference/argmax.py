@@ -2,33 +2,8 @@
 
 from typing import Any
 
-from torch import Tensor
-from torch.autograd import Function
-
 from structmax.contract import AbstractStructure, Scores
-from structmax.inference.question import Asked, front
-from structmax.inference.rule import rule
-
-
-class Argmax(Function):
-    @staticmethod
-    def forward(asked: Asked, *scores: Tensor) -> tuple[Tensor, ...]:
-        return asked.room("argmax", scores)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(*output)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> tuple[None, ...]:
-        return (None,) * (1 + len(_))
-
-    @staticmethod
-    def jvp(ctx: Any, _: None, *tangents: Tensor) -> tuple[None, ...]:
-        return (None,) * len(tangents)
-
-
-argmax_rule = rule(Argmax)
+from structmax.inference.question import discrete_rule, front
 
 
 def argmax(scores: Scores, structure: AbstractStructure, *, backend: str = "auto") -> Any:
@@ -49,4 +24,4 @@ def argmax(scores: Scores, structure: AbstractStructure, *, backend: str = "auto
         tensor([0., 1., 0.])
     """
     tensors, asked = front(scores, structure, backend)
-    return structure.parts(argmax_rule(asked, *tensors))
+    return structure.parts(discrete_rule(asked, "argmax", None, *tensors))

@@ -2,33 +2,8 @@
 
 from typing import Any
 
-from torch import Tensor
-from torch.autograd import Function
-
 from structmax.contract import AbstractStructure, Scores
-from structmax.inference.question import Asked, front
-from structmax.inference.rule import rule
-
-
-class MaxMarginals(Function):
-    @staticmethod
-    def forward(asked: Asked, *scores: Tensor) -> tuple[Tensor, ...]:
-        return asked.room("max_marginals", scores)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(*output)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> tuple[None, ...]:
-        return (None,) * (1 + len(_))
-
-    @staticmethod
-    def jvp(ctx: Any, _: None, *tangents: Tensor) -> tuple[None, ...]:
-        return (None,) * len(tangents)
-
-
-max_marginals_rule = rule(MaxMarginals)
+from structmax.inference.question import discrete_rule, front
 
 
 def max_marginals(scores: Scores, structure: AbstractStructure, *, backend: str = "auto") -> Any:
@@ -48,4 +23,4 @@ def max_marginals(scores: Scores, structure: AbstractStructure, *, backend: str 
         tensor([0.2000, 1.5000, 0.3000])
     """
     tensors, asked = front(scores, structure, backend)
-    return structure.parts(max_marginals_rule(asked, *tensors))
+    return structure.parts(discrete_rule(asked, "max_marginals", None, *tensors))

@@ -1,13 +1,14 @@
-"""The front of every question asked of a structure: scores checked, one instance of `Asked` to carry the rest."""
+"""What questions to a structure share: the front that checks scores, and the rule of those without a gradient."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from torch.autograd import Function
 
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
-from structmax.inference.rule import ask
+from structmax.inference.rule import ask, rule
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,30 @@ class Asked:
                 **extra,
             )
         )
+
+
+class Discrete(Function):
+    """A question whose answer is piecewise constant, or taken as such: it has no gradient."""
+
+    @staticmethod
+    def forward(asked: Asked, name: str, noise: Tensor | None, *scores: Tensor) -> tuple[Tensor, ...]:
+        extra = {} if noise is None else {"noise": noise}
+        return asked.room(name, scores, **extra)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[None, ...]:
+        return (None,) * (3 + len(_))
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[None, ...]:
+        return (None,) * (len(tangents) - 3)
+
+
+discrete_rule = rule(Discrete)
 
 
 def front(scores: Scores, structure: AbstractStructure, backend: str) -> tuple[tuple[Tensor, ...], Asked]:

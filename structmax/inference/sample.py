@@ -4,33 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.autograd import Function
 
 from structmax.contract import AbstractStructure, Scores
-from structmax.inference.question import Asked, front
-from structmax.inference.rule import rule
-
-
-class Sample(Function):
-    @staticmethod
-    def forward(asked: Asked, noise: Tensor, *scores: Tensor) -> tuple[Tensor, ...]:
-        return asked.room("sample", scores, noise=noise)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(*output)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> tuple[None, ...]:
-        return (None,) * (2 + len(_))
-
-    @staticmethod
-    def jvp(ctx: Any, _: None, __: None, *tangents: Tensor) -> tuple[None, ...]:
-        return (None,) * len(tangents)
-
-
-sample_rule = rule(Sample)
+from structmax.inference.question import discrete_rule, front
 
 
 def sample(
@@ -70,7 +46,7 @@ def sample(
         device=first.device,
         dtype=torch.promote_types(first.dtype, torch.float32),
     )
-    drawn = sample_rule(asked, noise, *tensors)
+    drawn = discrete_rule(asked, "sample", noise, *tensors)
     rank = len(batch)
     in_front = [part.movedim(rank, 0) for part in drawn]
     return structure.parts(tuple(part.reshape(*shape, *part.shape[1:]) for part in in_front))

@@ -5,8 +5,8 @@ import hashlib
 import os
 from collections import deque
 from collections.abc import Callable
-from itertools import count
 from functools import cache
+from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Thread
