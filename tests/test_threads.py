@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import structmax
+from structmax.numerics import kernel_numba
 
 CALLS = {
     "sparsemax": structmax.sparsemax,
@@ -46,8 +47,11 @@ def test_the_same_with_one_and_with_many_threads(name, threads):
         assert torch.equal(a, b)
 
 
-def test_many_python_threads_at_once(threads):
+@pytest.mark.parametrize("pool", [False, True], ids=["threads of torch", "pool"])
+def test_many_python_threads_at_once(threads, pool, monkeypatch):
     threads(2)
+    if pool:
+        monkeypatch.setattr(kernel_numba, "_threads", kernel_numba._Pool())
     x = torch.randn(300, 400, generator=torch.Generator().manual_seed(0))
     want = {name: forward_backward(call, x) for name, call in CALLS.items()}
     wrong = []
