@@ -107,7 +107,7 @@ def _entmax_lanes(start, stop, x, e, tolerance, p):
     for lead in range(start, stop, BLOCK):
         # The last tile overlaps the one before it.
         first = min(lead, stop - BLOCK)
-        lane_thresholds(x, first, e, tiles, lanes, tolerance, peaks, taus)
+        lane_thresholds(x, first, e, tiles, lanes, tolerance, False, peaks, taus)
         polynomial = e == 1 or e == 0.5
         if not polynomial:
             lane_powers(tiles, lanes, e, taus, p, first)
@@ -163,7 +163,7 @@ def _value_lanes(start, stop, x, target, e, tolerance, value, state):
     z = np.empty(x.shape[1], x.dtype)
     for lead in range(start, stop, BLOCK):
         first = min(lead, stop - BLOCK)
-        lane_thresholds(x, first, e, tiles, lanes, tolerance, peaks, taus)
+        lane_thresholds(x, first, e, tiles, lanes, tolerance, True, peaks, taus)
         for i in range(BLOCK):
             row, origin, tau, k = x[first + i], float(peaks[i]), taus[i], first + i
             shift(row, peaks[i], x.dtype.type(e if e == 1 or e == 0.5 else 1), z)

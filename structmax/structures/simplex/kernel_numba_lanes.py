@@ -134,10 +134,11 @@ def _newton_power(tiles, n, e, lanes, tolerance):
 
 
 @compiled()
-def lane_thresholds(x, first, e, tiles, lanes, tolerance, peaks, taus):
+def lane_thresholds(x, first, e, tiles, lanes, tolerance, exact, peaks, taus):
     """The maxima and τ of the rows first … first + BLOCK − 1, and (x − max x) · unit in the first tile.
 
-    The last step is taken in float64: what rounding has left of the mass leads beyond the precision of the dtype.
+    If `exact`, the last step is taken in float64: what rounding has left of the mass leads beyond the precision of the
+    dtype. `lane_powers`, which makes p sum to 1, does without.
     """
     tile, rows = tiles
     top, _, sums = lanes
@@ -154,6 +155,8 @@ def lane_thresholds(x, first, e, tiles, lanes, tolerance, peaks, taus):
         mass, tau = float(sums[i]), (1 - float(top[i])) / e
         if e == unit:
             gap = (mass - (math.sqrt(mass) if e < 1 else 1.0)) / e
+        elif not exact:
+            gap = (top[i] - exp(x.dtype.type(-e) * log(sums[i]))) / e * mass
         else:
             gap = (-math.expm1(-e * math.log(mass)) / e - tau) * mass
         taus[i] = tau + gap / sums[BLOCK + i]
