@@ -9,7 +9,7 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Lock, Thread, get_ident
 from typing import Any
 
 import numba
@@ -95,7 +95,8 @@ class _TorchThreads:
         self.parallel = parallel
         self.calls: dict[int, tuple] = {}
         self.keys = count()
-        self.entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda key: _drain(*self.calls[key]))
+        self.known: set[int] = set()
+        self.entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._serve)
 
     def help(self, threads: int, call: tuple) -> None:
         # 0 would arrive as None
@@ -103,6 +104,15 @@ class _TorchThreads:
         self.calls[key] = call
         self.parallel(self.entry, ctypes.c_void_p(key), threads, 0)
         del self.calls[key]
+
+    def _serve(self, key: int) -> None:
+        thread = get_ident()
+        if thread not in self.known:
+            # Held once more than it is given back: the interpreter keeps its state for this thread, and need not make
+            # it anew in each call, which would take as long as the rest.
+            ctypes.pythonapi.PyGILState_Ensure()
+            self.known.add(thread)
+        _drain(*self.calls[key])
 
 
 def _helpers() -> _Pool | _TorchThreads:
