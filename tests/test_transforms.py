@@ -188,3 +188,11 @@ def test_make_fx_records_the_operator():
     graph = make_fx(lambda x: structmax.sparsemax(x))(scores())
     assert "structmax.call" in graph.code
     torch.testing.assert_close(graph(scores() + 1), structmax.sparsemax(scores() + 1))
+
+
+def test_forward_mode_of_alpha_in_a_fully_masked_row():
+    x = scores().index_fill(0, torch.tensor([1]), -torch.inf)
+    alpha = torch.tensor([1.2, 1.5, 2.5], dtype=x.dtype)
+    pushed = torch.func.jvp(lambda alpha: structmax.entmax(x, alpha), (alpha,), (torch.ones_like(alpha),))[1]
+    assert pushed.isfinite().all()
+    assert (pushed[1] == 0).all()

@@ -83,6 +83,18 @@ def _alpha_numerator(p: Tensor, alpha: Tensor) -> Tensor:
     return torch.where(inside, torch.where(alpha > 2, steep, flat), 0.0)
 
 
+def _alpha_pullback(p: Tensor, alpha: Tensor, d_p: Tensor) -> Tensor:
+    """⟨d_p, ∂p/∂α⟩."""
+    return (_alpha_numerator(p, alpha) * _centred(d_p, _weights(p, alpha))).sum(-1)
+
+
+def _alpha_pushforward(p: Tensor, alpha: Tensor, alpha_t: Tensor) -> Tensor:
+    """∂p/∂α · alpha_t; 0 in a row without a feasible entry."""
+    h, s = _alpha_numerator(p, alpha), _weights(p, alpha)
+    total = s.sum(-1, keepdim=True)
+    return alpha_t.unsqueeze(-1) * (h - s * h.sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0))
+
+
 class Point(Function):
     @staticmethod
     def forward(x: Tensor, alpha: Alpha, backend: str) -> Tensor:
@@ -98,17 +110,14 @@ class Point(Function):
         alpha, p = _recall(ctx)
         d_alpha = None
         if ctx.needs_input_grad[1]:
-            d_alpha = (_alpha_numerator(p, alpha) * _centred(d_p, _weights(p, alpha))).sum(-1)
+            d_alpha = _alpha_pullback(p, alpha, d_p)
         return pullback_rule(p, d_p, alpha, ctx.backend), d_alpha, None
 
     @staticmethod
     def jvp(ctx: Any, x_t: Tensor, alpha_t: Tensor | None, _: None) -> Tensor:
         alpha, p = _recall(ctx)
         out = pullback_rule(p, x_t, alpha, ctx.backend)
-        if alpha_t is None:
-            return out
-        h, s = _alpha_numerator(p, alpha), _weights(p, alpha)
-        return out + _column(alpha_t) * (h - s * h.sum(-1, keepdim=True) / s.sum(-1, keepdim=True))
+        return out if alpha_t is None else out + _alpha_pushforward(p, alpha, alpha_t)
 
 
 point_rule = rule(Point)
@@ -231,7 +240,7 @@ class EntmaxGradient(Function):
         scaled = _counted(d_value, target).unsqueeze(-1) * w
         d_alpha = None
         if ctx.needs_input_grad[4]:
-            d_alpha = (_alpha_numerator(p, alpha) * _centred(scaled, _weights(p, alpha))).sum(-1)
+            d_alpha = _alpha_pullback(p, alpha, scaled)
         d_d_value = (w * _difference(p, target)).sum(-1)
         return pullback_rule(p, scaled, alpha, ctx.backend), None, None, d_d_value, d_alpha, None
 
@@ -241,8 +250,7 @@ class EntmaxGradient(Function):
         p = point_rule(x, alpha, ctx.backend)
         p_t = pullback_rule(p, x_t, alpha, ctx.backend)
         if alpha_t is not None:
-            h, s = _alpha_numerator(p, alpha), _weights(p, alpha)
-            p_t = p_t + _column(alpha_t) * (h - s * h.sum(-1, keepdim=True) / s.sum(-1, keepdim=True))
+            p_t = p_t + _alpha_pushforward(p, alpha, alpha_t)
         return _counted(d_value, target).unsqueeze(-1) * p_t + d_value_t.unsqueeze(-1) * _difference(p, target)
 
 
