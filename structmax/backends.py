@@ -20,15 +20,21 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from structmax import check
-from structmax.contract import RETURNS, AbstractStructure, by_autograd
+from structmax.contract import RETURNS, AbstractStructure, by_autograd, by_recursion
 
 log = logging.getLogger("structmax")
 
 # In the order in which `auto` prefers them.
 BACKENDS = {"triton": "kernel_triton", "numba": "kernel_numba", "reference": "reference"}
 DEVICES = {"triton": "cuda", "numba": "cpu"}
+# What answers for any hypergraph.
+ENGINES = {
+    "numba": ("structmax.numerics.kernel_numba_hypergraph",),
+    "reference": ("structmax.numerics.hypergraph", "structmax.numerics.hypergraph_walks"),
+}
 HALF = (torch.float16, torch.bfloat16)
 # Kernels may take one row, many short ones and a long one differently: `warm_up` asks for all.
 EXAMPLE_SHAPES = ((1, 4), (64, 4), (1, 5000))
@@ -63,13 +69,44 @@ def _holder(room: str, backend: str) -> Any:
 
 
 def function(room: str, name: str, backend: str) -> Callable[..., Any] | None:
-    """The room's function of that name, derived from its `log_partition` where that suffices."""
+    """The room's function of that name, or one made of its other functions; None if it has neither."""
     holder = _holder(room, backend)
-    found = getattr(holder, name, None)
-    if found is None and backend == "reference" and name in ("marginals", "marginals_jvp"):
-        log_partition = getattr(holder, "log_partition", None)
-        return by_autograd(log_partition)[name] if log_partition else None
-    return found
+    return getattr(holder, name, None) or _from_kernels(holder, name) or _from_reference(room, name, backend)
+
+
+def _from_kernels(holder: Any, name: str) -> Callable[..., Any] | None:
+    """Value and marginals, together or apart, as the kernels have them."""
+    both = getattr(holder, "log_partition_and_marginals", None)
+    value, parts = (getattr(holder, name, None) for name in ("log_partition", "marginals"))
+    if name == "marginals" and both:
+        return lambda *tensors, **fields: both(*tensors, **fields)[1:]
+    if name == "log_partition_and_marginals" and value and parts:
+        return lambda *tensors, **fields: (value(*tensors, **fields), *_listed(parts(*tensors, **fields)))
+    return None
+
+
+def _listed(out: Any) -> Any:
+    return (out,) if isinstance(out, Tensor) else out
+
+
+def _from_reference(room: str, name: str, backend: str) -> Callable[..., Any] | None:
+    """From the hyperedges the reference lists, or from the log-partition it writes in differentiable torch."""
+    reference = _holder(room, "reference")
+    if hasattr(reference, "recursion"):
+        if name == "marginals":
+            both = _from_reference(room, "log_partition_and_marginals", backend)
+            return both and (lambda *tensors, **fields: both(*tensors, **fields)[1:])
+        engines = [getattr(_file(module), name, None) for module in ENGINES.get(backend, ())]
+        return next((by_recursion(reference, name, engine) for engine in engines if engine), None)
+    if backend != "reference" or not hasattr(reference, "log_partition"):
+        return None
+    derived = by_autograd(reference.log_partition)
+    if name == "log_partition_and_marginals":
+        return lambda *tensors, **fields: (
+            reference.log_partition(*tensors, **fields),
+            *derived["marginals"](*tensors, **fields),
+        )
+    return derived.get(name)
 
 
 def _refusal(room: str, name: str, backend: str, device: str) -> str | None:
@@ -80,11 +117,11 @@ def _refusal(room: str, name: str, backend: str, device: str) -> str | None:
         return f"{backend} runs on {wanted}, the scores are on {device}"
     if backend != "reference" and importlib.util.find_spec(backend) is None:
         return f"{backend} is not installed"
+    if function(room, name, backend) is not None:
+        return None
     if _holder(room, backend) is None:
         return f"{_module_of(room)} has no {BACKENDS[backend]}.py"
-    if function(room, name, backend) is None:
-        return f"{BACKENDS[backend]}.py of {_module_of(room)} has no `{name}`"
-    return None
+    return f"{BACKENDS[backend]}.py of {_module_of(room)} has no `{name}`"
 
 
 def _triton_interpreted() -> bool:
@@ -190,6 +227,8 @@ def _run(
     widen = dtype in HALF and plan.backend != "triton"
 
     def clean(tensor: Tensor) -> Tensor:
+        if forward_ad._current_level >= 0 and tensor.is_floating_point():
+            tensor = forward_ad.unpack_dual(tensor).primal
         if tensor.requires_grad:
             tensor = tensor.detach()
         if widen and tensor.dtype in HALF:
@@ -204,7 +243,7 @@ def _run(
         _loaded.add(plan.function)
     else:
         out = plan.function(*arguments, **keywords, **constants)
-    outputs = [out] if isinstance(out, Tensor) else out
+    outputs = _listed(out)
     return [
         # An operator may not return its argument.
         tensor.clone()

@@ -77,12 +77,62 @@ def _mask(mask: Tensor, scores: Tensor) -> Tensor:
             f"`mask` should be a bool tensor, True where an entry may be used, but is {kind}. Try `mask.bool()`."
         )
     same_device("mask", mask, scores)
-    if not _broadcasts(mask.shape, scores.shape):
+    if not broadcasts(mask.shape, scores.shape):
         raise ValueError(
             f"`mask` should broadcast to the scores' shape {tuple(scores.shape)}, but has {tuple(mask.shape)}. "
             "For attention scores (B, H, Q, K) a key mask is `mask[:, None, None, :]`."
         )
     return mask
+
+
+def mask_like(name: str, mask: object, like: Tensor) -> None:
+    """A bool tensor that broadcasts to `like`."""
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"`{name}` should be a bool tensor, but is {kind}. Try `{name}.bool()`.")
+    if not broadcasts(mask.shape, like.shape):
+        raise ValueError(f"`{name}` should broadcast to shape {tuple(like.shape)}, but has {tuple(mask.shape)}.")
+
+
+def lengths(name: str, given: object, batch: Sequence[int], size: int, what: str) -> None:
+    """Lengths of a structure: integers between 0 and `size`, one for each instance of the batch, or None."""
+    if given is None:
+        return
+    if not isinstance(given, Tensor) or given.is_floating_point() or given.dtype == torch.bool:
+        kind = given.dtype if isinstance(given, Tensor) else type(given).__name__
+        raise TypeError(f"`{name}` should be an integer tensor, but is {kind}. Try torch.as_tensor({name}).")
+    if not broadcasts(given.shape, batch):
+        raise ValueError(
+            f"`{name}` should broadcast to the batch shape {tuple(batch)} of the scores, but has {tuple(given.shape)}."
+        )
+    if readable(given) and given.numel() and not bool(((given >= 0) & (given <= size)).all()):
+        raise ValueError(
+            f"`{name}` should be between 0 and {size}, the number of {what}, "
+            f"but lie between {int(given.min())} and {int(given.max())}."
+        )
+
+
+def hyperedges(head: Tensor, tails: Tensor, part: Tensor | None) -> None:
+    """Integer tensors head (E,), tails (E, T) or (E,), part (E,) or (E, K), with tails before heads."""
+    for name, tensor in (("head", head), ("tails", tails), ("part", part)):
+        if tensor is None:
+            continue
+        if not isinstance(tensor, Tensor) or tensor.is_floating_point() or tensor.dtype == torch.bool:
+            kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise TypeError(f"`{name}` should be an integer tensor, but is {kind}. Try torch.tensor({name}).")
+        shapes = "(E,)" if name == "head" else "(E,) or (E, …)"
+        if tensor.dim() not in ((1,) if name == "head" else (1, 2)) or len(tensor) != len(head) or not len(head):
+            raise ValueError(
+                f"`{name}` should have shape {shapes} with one row for each of at least one edge, E = {len(head)}, "
+                f"but has {tuple(tensor.shape)}."
+            )
+    late = (tails.reshape(len(head), -1) >= head.unsqueeze(1)).any(1)
+    if bool(late.any()) or int(head.min()) < 0:
+        edge = int(late.nonzero()[0]) if bool(late.any()) else int(head.argmin())
+        raise ValueError(
+            f"`tails` should come before `head` in the order of the nodes, but edge {edge} builds node "
+            f"{int(head[edge])} from {tails[edge].tolist()}. Number the nodes in the order in which they are computed."
+        )
 
 
 def prefix(lengths: Tensor, moved: Tensor) -> Tensor:
@@ -91,7 +141,7 @@ def prefix(lengths: Tensor, moved: Tensor) -> Tensor:
         kind = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__
         raise TypeError(f"`lengths` should be an integer tensor, but is {kind}. Try torch.as_tensor(lengths).")
     batch = moved.shape[:-1]
-    if not _broadcasts(lengths.shape, batch):
+    if not broadcasts(lengths.shape, batch):
         raise ValueError(
             f"`lengths` should broadcast to the batch shape {tuple(batch)} (the scores without `dim`), "
             f"but has {tuple(lengths.shape)}."
@@ -104,7 +154,7 @@ def prefix(lengths: Tensor, moved: Tensor) -> Tensor:
     return torch.arange(moved.shape[-1], device=moved.device) < lengths.to(moved.device).unsqueeze(-1)
 
 
-def _broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
+def broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
     pairs = zip(reversed(shape), reversed(target), strict=False)
     return len(shape) <= len(target) and all(a in (1, b) for a, b in pairs)
 
@@ -153,7 +203,7 @@ def per_row(name: str, value: float | Tensor, moved: Tensor, where: int) -> floa
             )
         return rows.expand(batch)
     full = (1,) * (moved.dim() - value.dim()) + tuple(value.shape)
-    if len(full) != moved.dim() or full[where] != 1 or not _broadcasts(full, _restored(moved, where)):
+    if len(full) != moved.dim() or full[where] != 1 or not broadcasts(full, _restored(moved, where)):
         raise ValueError(
             f"`{name}` should broadcast to the scores' shape {tuple(_restored(moved, where))} with size 1 at "
             f"`dim`={where}, but has shape {tuple(value.shape)}."
@@ -181,7 +231,7 @@ def per_entry(name: str, value: float | Tensor, scores: Tensor) -> Tensor:
     if value.dim() == 0:
         return value.to(scores.device).expand(scores.shape)
     same_device(name, value, scores)
-    if not _broadcasts(value.shape, scores.shape):
+    if not broadcasts(value.shape, scores.shape):
         raise ValueError(
             f"`{name}` should broadcast to the scores' shape {tuple(scores.shape)}, but has {tuple(value.shape)}."
         )
@@ -273,7 +323,7 @@ def no_nan(name: str, tensor: Tensor) -> None:
 
 def zeros_and_ones(name: str, parts: Tensor, scores: Tensor) -> None:
     """Parts that broadcast with the scores and hold zeros and ones; reads values."""
-    if not (_broadcasts(parts.shape, scores.shape) or _broadcasts(scores.shape, parts.shape)):
+    if not (broadcasts(parts.shape, scores.shape) or broadcasts(scores.shape, parts.shape)):
         raise ValueError(
             f"`{name}` should have the scores' shape {tuple(scores.shape)} behind any sample shape, "
             f"but has {tuple(parts.shape)}. `structure.encode` makes parts from labels."

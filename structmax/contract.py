@@ -11,17 +11,24 @@ Fields of the structure arrive as keywords.
 | `topk` | `k` | values (B, k) and parts (B, k, …), best first; −inf and zeros past the last structure |
 | `log_partition` | | log Σ exp⟨θ, y⟩: (B,) |
 | `marginals` | | ∇ of it: parts |
+| `log_partition_and_marginals` | | both, where one pass gives them: (B,), parts |
 | `marginals_jvp` | `tangent` (parts) | ∇² of it times the tangent: parts. Symmetric, so it is the pullback too |
 | `max_marginals` | | best score of a structure that has the part: parts |
 | `sample` | `noise` (B, S, K), uniform in [0, 1) | parts (B, S, …); chance is an argument, so backends agree |
+| `sample_without_replacement` | `noise` | parts (B, S, …), all distinct, and their log-probabilities (B, S) |
+| `given_log_partition` … | `required` (parts) | the same over the structures that have all required parts |
+| `smoothed` … | `alpha`, `gamma` | the recursion with max_Ω: value, its gradient, walks and their probabilities |
 
-`log_partition` alone, written in differentiable torch, supplies `marginals` and `marginals_jvp` through `by_autograd`.
-A reference may offer `examples(scores)`, calls (name, tensors, fields) of all its functions: what `warm_up` compiles.
+Little has to be written. A dynamic program lists its hyperedges, `recursion(*scores, **fields)`, and all of these are
+answered from it, compiled (`by_recursion`); a kernel of the same name is for speed. `log_partition` alone, written in
+differentiable torch, supplies `marginals` and `marginals_jvp` (`by_autograd`). A reference may offer
+`examples(scores)`, calls (name, tensors, fields) of all its functions: what `warm_up` compiles.
 """
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -35,10 +42,33 @@ RETURNS: dict[str, tuple[str, ...]] = {
     "topk": ("value[k]", "parts[k]"),
     "log_partition": ("value",),
     "marginals": ("parts",),
+    "log_partition_and_marginals": ("value", "parts"),
     "marginals_jvp": ("parts",),
     "max_marginals": ("parts",),
     "sample": ("parts[noise]",),
+    "sample_without_replacement": ("parts[noise]", "value[noise]"),
+    "given_log_partition": ("value",),
+    "given_log_partition_and_marginals": ("value", "parts"),
+    "given_marginals_jvp": ("parts",),
+    "smoothed": ("value",),
+    "smoothed_marginals": ("parts",),
+    "smoothed_marginals_jvp": ("parts",),
+    "smoothed_sample": ("parts[noise]",),
+    "smoothed_log_prob": ("value",),
+    "smoothed_log_prob_pullback": ("parts",),
 }
+# How many groups of part tensors a function takes, where it is not the scores alone.
+GROUPS = {
+    "marginals_jvp": 2,
+    "given_log_partition": 2,
+    "given_log_partition_and_marginals": 2,
+    "given_marginals_jvp": 3,
+    "smoothed_marginals_jvp": 2,
+    "smoothed_log_prob": 2,
+    "smoothed_log_prob_pullback": 2,
+}
+# What a question adds to the fields of the structure.
+EXTRAS = ("k", "noise", "alpha", "gamma", "d_value")
 
 
 def returns(*kinds: str) -> Callable[[F], F]:
@@ -63,11 +93,13 @@ class AbstractStructure(ABC):
     tensors are allowed as fields and reach the room's functions as keywords of the same name. Its functions stand in
     the `reference.py` beside it or, for a structure in a single file, in its body as static methods.
 
-    `event_dims` counts the trailing dimensions that belong to one instance, for each part tensor. A structure with
-    several part tensors names them by a `Parts` named tuple; with one it takes and returns a plain tensor.
+    `event_dim` counts the trailing dimensions of the first part tensor that belong to one instance; those before are
+    the batch, which every part tensor carries. A structure with several part tensors names them by a `Parts` named
+    tuple; with one it takes and returns a plain tensor. `per_instance` names the fields that have one entry for each
+    instance, such as lengths; they broadcast to the batch.
     """
 
-    event_dims: ClassVar[tuple[int, ...]]
+    per_instance: ClassVar[tuple[str, ...]] = ()
     Parts: ClassVar[Any] = None
     # Rooms that are no structures of their own and are reached through this one.
     fronted: ClassVar[tuple[str, ...]] = ()
@@ -79,6 +111,11 @@ class AbstractStructure(ABC):
         AbstractStructure.registry[cls.room] = cls
 
     room: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def event_dim(self) -> int:
+        """How many trailing dimensions of the first part tensor belong to one instance; often a class attribute."""
 
     @abstractmethod
     def check(self, scores: Scores) -> None:
@@ -110,12 +147,47 @@ class AbstractStructure(ABC):
 
     def batch_shape(self, scores: Scores) -> torch.Size:
         first = self.tensors(scores)[0]
-        return first.shape[: first.dim() - self.event_dims[0]]
+        return first.shape[: first.dim() - self.event_dim]
 
-    def fields(self) -> dict[str, Any]:
-        """The structure's own numbers and tensors, by name."""
+    def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
+        """What the room's functions get as keywords, for these part tensors; what is per instance has their batch."""
         named = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
-        return {name: value for name, value in named.items() if value is not None}
+        given = {name: value for name, value in named.items() if value is not None}
+        return given | {name: self.expanded(name, tensors) for name in self.per_instance if name in given}
+
+    def expanded(self, name: str, tensors: tuple[Tensor, ...], default: int | None = None) -> Tensor:
+        """The field of that name, one entry for each instance of the batch, or `default` for all where it is None."""
+        first = tensors[0]
+        batch = first.shape[: first.dim() - self.event_dim]
+        value = getattr(self, name)
+        if value is None:
+            return torch.full(batch, default, dtype=torch.int64, device=first.device)
+        return value.to(first.device).expand((*batch, *value.shape[self.field_batch_dim(name) :]))
+
+    def field_batch_dim(self, name: str) -> int:
+        """How many dimensions of a per-instance field are batch: all, unless the structure says otherwise."""
+        return getattr(self, name).dim()
+
+    def matches(self, other: "AbstractStructure") -> bool:
+        """Whether both are the same set, value by value: dataclasses cannot compare tensors."""
+        if type(self) is not type(other):
+            return False
+        names = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
+        pairs = [(getattr(self, name), getattr(other, name)) for name in names]
+        return all(
+            torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else a is b or bool(a == b)
+            for a, b in pairs
+        )
+
+    def at(self, index: tuple[int, ...], batch: Sequence[int]) -> "AbstractStructure":
+        """The structure of one instance of a batch."""
+        changed = {}
+        for name in self.per_instance:
+            value = getattr(self, name)
+            if value is not None:
+                rest = value.shape[self.field_batch_dim(name) :]
+                changed[name] = value.expand((*batch, *rest))[index]
+        return dataclasses.replace(self, **changed)  # type: ignore[type-var]
 
 
 def by_autograd(log_partition: Callable[..., Tensor]) -> dict[str, Callable[..., Any]]:
@@ -124,11 +196,9 @@ def by_autograd(log_partition: Callable[..., Tensor]) -> dict[str, Callable[...,
     def gradient(scores: tuple[Tensor, ...], fields: dict[str, Any]) -> tuple[Tensor, ...]:
         return torch.func.grad(lambda *s: log_partition(*s, **fields).sum(), argnums=tuple(range(len(scores))))(*scores)
 
-    @returns("parts")
     def marginals(*scores: Tensor, **fields: Any) -> tuple[Tensor, ...]:
         return gradient(scores, fields)
 
-    @returns("parts")
     def marginals_jvp(*scores_and_tangent: Tensor, **fields: Any) -> tuple[Tensor, ...]:
         half = len(scores_and_tangent) // 2
         scores, tangent = scores_and_tangent[:half], scores_and_tangent[half:]
@@ -137,3 +207,39 @@ def by_autograd(log_partition: Callable[..., Tensor]) -> dict[str, Callable[...,
         return pullback(tangent)
 
     return {"marginals": marginals, "marginals_jvp": marginals_jvp}
+
+
+def by_recursion(room: Any, name: str, engine: Callable[..., Any]) -> Callable[..., Any]:
+    """The answer of a room that lists its hyperedges: `engine` answers for any hypergraph, over flat part vectors.
+
+    The flat vector of an instance is its part tensors one after the other, unless the room has its own `pack` and
+    `unpack`.
+    """
+    pack, unpack = getattr(room, "pack", _pack), getattr(room, "unpack", _unpack)
+    kinds = RETURNS[name]
+
+    def answer(*tensors: Tensor, **keywords: Any) -> tuple[Tensor, ...]:
+        extras = {key: keywords.pop(key) for key in EXTRAS if key in keywords}
+        count = len(tensors) // GROUPS.get(name, 1)
+        scores = tensors[:count]
+        groups = [tensors[i : i + count] for i in range(0, len(tensors), count)]
+        edges, goal = room.recursion(*scores, **keywords)
+        out = engine(*(pack(*group, **keywords) for group in groups), goal=goal, **edges._asdict(), **extras)
+        answers: list[Tensor] = []
+        for kind, value in zip(kinds, (out,) if isinstance(out, Tensor) else out, strict=True):
+            answers.extend(unpack(value, *scores, **keywords) if kind.startswith("parts") else (value,))
+        return tuple(answers)
+
+    return answer
+
+
+def _pack(*tensors: Tensor, **_: Any) -> Tensor:
+    flat = [t.flatten(1) for t in tensors]
+    return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
+
+
+def _unpack(flat: Tensor, *tensors: Tensor, **_: Any) -> tuple[Tensor, ...]:
+    """flat (B, P) or (B, S, P) to tensors of the scores' shapes, with S after the batch."""
+    events = [t.shape[1:] for t in tensors]
+    pieces = flat.split([math.prod(event) for event in events], -1)
+    return tuple(p.reshape(*flat.shape[:-1], *event) for p, event in zip(pieces, events, strict=True))

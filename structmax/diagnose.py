@@ -50,11 +50,11 @@ def diagnose(scores: Scores, structure: AbstractStructure | None = None) -> Diag
     structure = structure or Simplex()
     facts: dict[str, str] = {}
     problems: list[str] = []
+    structure.check(scores)
     tensors = structure.tensors(scores)
     for position, tensor in enumerate(tensors):
         name = structure.Parts._fields[position] if structure.Parts else "scores"  # type: ignore[attr-defined]
         facts |= _look(name, tensor, problems)
-    structure.check(scores)
     if not any("NaN" in problem for problem in problems):
         problems += _infeasible(log_partition(scores, structure))
     return Diagnosis(facts, problems)

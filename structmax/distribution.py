@@ -1,5 +1,6 @@
 """A torch.distributions view of (scores, structure), for people who think in distributions."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,15 +43,16 @@ class Distribution(torch.distributions.Distribution):
         structure.check(scores)
         self.scores = structure.parts(structure.tensors(scores))
         self.structure = structure
-        first, dims = structure.tensors(scores)[0], structure.event_dims[0]
-        super().__init__(structure.batch_shape(scores), first.shape[first.dim() - dims :], validate_args=validate_args)
+        batch = structure.batch_shape(scores)
+        first = structure.tensors(self.scores)[0]
+        super().__init__(batch, first.shape[len(batch) :], validate_args=validate_args)
         if self._validate_args:
             for tensor in structure.tensors(scores):
                 check.no_nan("scores", tensor)
 
     @property
     def support(self) -> constraints.Constraint:
-        return constraints.independent(constraints.boolean, self.structure.event_dims[0])
+        return constraints.independent(constraints.boolean, self.structure.event_dim)
 
     @property
     def mode(self) -> Any:
@@ -78,25 +80,33 @@ class Distribution(torch.distributions.Distribution):
         return entropy(self.scores, self.structure)
 
     def enumerate_support(self, expand: bool = True) -> Any:
-        """All members, in front of the batch: (M, batch, …), or (M, 1 …, …) if not `expand`."""
+        """All members, in front of the batch: (M, batch, …), or (M, 1 …, …) if not `expand`.
+
+        The instances should have the same members, as they have when there are no lengths or all are equal.
+        """
         batch = self.batch_shape
-        tensors, dims = self.structure.tensors(self.scores), self.structure.event_dims
-        one = self.structure.parts(tuple(t[(0,) * len(batch)] for t in tensors))
-        members = self.structure.tensors(self.structure.enumerate(one))
+        tensors = self.structure.tensors(self.scores)
+        each = [self.structure.at(index, batch) for index in itertools.product(*map(range, batch))]
+        if not all(each[0].matches(other) for other in each[1:]):
+            raise ValueError(
+                "The instances should all have the same members, but have different lengths. "
+                "Try `structure.at(index, batch_shape).enumerate(...)` for one of them."
+            )
+        members = each[0].tensors(each[0].enumerate(each[0].parts(tuple(t[(0,) * len(batch)] for t in tensors))))
         shaped = [m.reshape(m.shape[0], *(1,) * len(batch), *m.shape[1:]) for m in members]
         if expand:
-            shaped = [m.expand(m.shape[0], *batch, *m.shape[m.dim() - d :]) for m, d in zip(shaped, dims, strict=True)]
+            shaped = [m.expand(m.shape[0], *batch, *m.shape[1 + len(batch) :]) for m in shaped]
         return self.structure.parts(tuple(shaped))
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> "Distribution":
-        tensors = zip(self.structure.tensors(self.scores), self.structure.event_dims, strict=True)
-        wide = tuple(t.expand(*batch_shape, *t.shape[t.dim() - d :]) for t, d in tensors)
+        rank = len(self.batch_shape)
+        wide = tuple(t.expand(*batch_shape, *t.shape[rank:]) for t in self.structure.tensors(self.scores))
         return Distribution(self.structure.parts(wide), self.structure, validate_args=False)
 
 
 @register_kl(Distribution, Distribution)
 def _kl(p: Distribution, q: Distribution) -> Tensor:
-    if p.structure != q.structure:
+    if not p.structure.matches(q.structure):
         raise ValueError(
             f"Both distributions should be over one structure, but are over {p.structure} and {q.structure}."
         )

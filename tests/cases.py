@@ -10,8 +10,88 @@ def normal(*shape: int):
     return lambda generator, dtype: torch.randn(*shape, generator=generator, dtype=dtype)
 
 
+def normals(*shapes: tuple[int, ...]):
+    return lambda generator, dtype: tuple(torch.randn(shape, generator=generator, dtype=dtype) for shape in shapes)
+
+
+def binary_trees(n: int):
+    """A hypergraph of our own: bracketings of n leaves, part i · n + j for the span from i to j; goals for two sizes."""
+    node = {}
+    head, tails, part = [], [], []
+    for width in range(1, n + 1):
+        for i in range(n - width + 1):
+            node[i, i + width] = len(node)
+            below = [(node[i, k], node[k, i + width]) for k in range(i + 1, i + width)] or [(-1, -1)]
+            head += [node[i, i + width]] * len(below)
+            tails += below
+            part += [i * n + i + width - 1] * len(below)
+    goal = torch.tensor([node[0, n], node[0, n - 1]])
+    return structmax.Hypergraph(torch.tensor(head), torch.tensor(tails), torch.tensor(part), goal)
+
+
+LATTICE = torch.tensor([[0, 1], [4, 3], [0, 4], [1, 4], [1, 3], [0, 3], [3, 2], [4, 2], [3, 2]])
+
 CASES = {
     "simplex": Case(structmax.Simplex(), normal(3, 5)),
     "simplex of one": Case(structmax.Simplex(), normal(2, 1)),
     "simplex in two batch dimensions": Case(structmax.Simplex(), normal(2, 3, 4)),
+    "hypergraph": Case(binary_trees(4), normal(2, 16)),
+    "lattice": Case(structmax.Lattice(LATTICE, source=0, sink=2), normal(3, 9)),
+    "lattice of one node": Case(structmax.Lattice(LATTICE, source=3, sink=3), normal(2, 9)),
+    "projective tree": Case(structmax.ProjectiveTree(torch.tensor([4, 1]), single_root=True), normal(2, 5, 5)),
+    "projective tree, roots": Case(structmax.ProjectiveTree(torch.tensor([0, 3]), single_root=False), normal(2, 4, 4)),
+    "projective tree, full": Case(structmax.ProjectiveTree(single_root=False), normal(2, 3, 3)),
+    "projective tree, labelled": Case(
+        structmax.ProjectiveTree(torch.tensor([2, 1]), single_root=True, labelled=True), normal(2, 3, 3, 2)
+    ),
+    "linear chain": Case(structmax.LinearChain(torch.tensor([3, 1, 0, 2])), normals((4, 3, 3), (4, 3, 3))),
+    "linear chain, one matrix for all": Case(structmax.LinearChain(), normals((2, 4, 3), (3, 3))),
+    "linear chain, a matrix for each position": Case(
+        structmax.LinearChain(torch.tensor([[4], [2]])), normals((2, 1, 4, 2), (2, 1, 3, 2, 2))
+    ),
+    "linear chain with start and end": Case(
+        structmax.LinearChain(torch.tensor([3, 2])), normals((2, 3, 2), (2, 2), (2,), (2, 2))
+    ),
+    "linear chain with gaps": Case(
+        structmax.LinearChain(keep=torch.tensor([[True, False, True, True], [False, True, False, True]])),
+        normals((2, 4, 2), (2, 3, 2, 2)),
+    ),
+    "linear chain of one label": Case(structmax.LinearChain(torch.tensor([3, 1])), normals((2, 3, 1), (1, 1))),
+    "linear chain of one position": Case(structmax.LinearChain(), normals((2, 1, 3), (2, 0, 3, 3))),
+    "semi-Markov": Case(structmax.SemiMarkov(torch.tensor([3, 1, 0])), normals((3, 3, 2, 2), (3, 2, 2))),
+    "semi-Markov, one matrix for all": Case(structmax.SemiMarkov(), normals((2, 3, 3, 2), (2, 2))),
+    "semi-Markov, a matrix for each position": Case(
+        structmax.SemiMarkov(torch.tensor([4, 2])), normals((2, 4, 2, 2), (2, 3, 2, 2))
+    ),
+    "semi-Markov of one label": Case(structmax.SemiMarkov(torch.tensor([4, 3])), normals((2, 4, 3, 1), (1, 1))),
+    "ctc": Case(
+        structmax.Ctc(torch.tensor([[1, 2], [1, 1], [2, -1]]), torch.tensor([4, 4, 3]), torch.tensor([2, 2, 1])),
+        normal(3, 4, 3),
+    ),
+    "ctc, blank last": Case(structmax.Ctc(torch.tensor([0, 1]), blank=2), normal(2, 3, 3)),
+    "ctc without labels": Case(
+        structmax.Ctc(torch.zeros(2, 0, dtype=torch.int64), torch.tensor([3, 0])), normal(2, 3, 2)
+    ),
+    "binary tree": Case(structmax.BinaryTree(torch.tensor([4, 1, 2])), normal(3, 4, 4)),
+    "binary tree, full": Case(structmax.BinaryTree(), normal(2, 5, 5)),
+    "binary tree, labelled": Case(structmax.BinaryTree(torch.tensor([3, 0, 2]), labelled=True), normal(3, 3, 3, 2)),
+    "binary tree of one label": Case(structmax.BinaryTree(torch.tensor([3, 4]), labelled=True), normal(2, 4, 4, 1)),
+    "alignment": Case(
+        structmax.MonotoneAlignment(torch.tensor([3, 1, 0]), torch.tensor([2, 3, 0])), normal(3, 3, 3)
+    ),
+    "alignment in a band": Case(structmax.MonotoneAlignment(torch.tensor([[4], [3]]), band=1), normal(2, 1, 4, 4)),
+    "alignment with gaps": Case(
+        structmax.MonotoneAlignment(torch.tensor([2, 0, 1]), torch.tensor([2, 2, 1]), gaps=True),
+        normals((3, 2, 2), (3, 2, 3), (3, 3, 2)),
+    ),
+    "alignment with one gap score": Case(
+        structmax.MonotoneAlignment(gaps=True, band=1), normals((2, 3, 2), (), (2, 1, 1))
+    ),
+    "local alignment": Case(
+        structmax.MonotoneAlignment(torch.tensor([3, 0]), gaps=True, local=True), normals((2, 3, 2), (1, 3), (2, 4, 2))
+    ),
+    "local alignment in a band": Case(
+        structmax.MonotoneAlignment(columns=torch.tensor([3, 2]), gaps=True, local=True, band=1),
+        normals((2, 2, 3), (), ()),
+    ),
 }

@@ -317,7 +317,7 @@ def test_error_says_what_should_be_what_is_and_what_to_try(name: str) -> None:
 class Mute(AbstractStructure):
     """A structure whose room answers nothing."""
 
-    event_dims = (1,)
+    event_dim = 1
 
     def check(self, scores: Any) -> None: ...
     def enumerate(self, scores: Any) -> Any: ...

@@ -25,7 +25,7 @@ def test_law(case, law, backend):
 class Coin(structmax.AbstractStructure):
     """Heads or tails, with all functions in the class: what a user writes in one file."""
 
-    event_dims = (1,)
+    event_dim = 1
 
     def check(self, scores):
         assert scores.shape[-1] == 2

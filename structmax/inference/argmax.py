@@ -24,4 +24,4 @@ def argmax(scores: Scores, structure: AbstractStructure, *, backend: str = "auto
         tensor([0., 1., 0.])
     """
     tensors, asked = front(scores, structure, backend)
-    return structure.parts(discrete_rule(asked, "argmax", None, *tensors))
+    return structure.parts(discrete_rule(asked, "argmax", None, (), *tensors))

@@ -14,20 +14,19 @@ import math
 import torch
 from torch import Tensor
 
+from structmax import check
 from structmax.contract import AbstractStructure, Scores
-from structmax.inference.log_partition import log_partition_rule, marginals_rule
-from structmax.inference.question import Asked, front, inner, without_infinities
+from structmax.inference.log_partition import LOG_PARTITION
+from structmax.inference.potential import Potential, point, value
+from structmax.inference.question import Asked, front, inner, per_instance, without_infinities
 
 
 def _expected(scores: tuple[Tensor, ...], mu: tuple[Tensor, ...], structure: AbstractStructure) -> Tensor:
     """⟨θ, μ⟩ with 0 · −inf = 0; −inf where μ gives mass to a forbidden part."""
-    value = inner(without_infinities(scores), mu, structure)
-    broken = [(s.isneginf() & (m > 0)).flatten(s.dim() - d).any(-1) for s, m, d in _zip(scores, mu, structure)]
-    return value.masked_fill(torch.stack(broken).any(0), -math.inf)
-
-
-def _zip(scores: tuple[Tensor, ...], mu: tuple[Tensor, ...], structure: AbstractStructure) -> zip:
-    return zip(scores, mu, structure.event_dims, strict=True)
+    expected = inner(without_infinities(scores), mu, structure)
+    forbidden = tuple(s.isneginf() & (m > 0) for s, m in zip(scores, mu, strict=True))
+    broken = [f.any(-1) for f in per_instance(forbidden, structure)]
+    return expected.masked_fill(torch.stack(broken).any(0), -math.inf)
 
 
 def _feasible(log_z: Tensor) -> Tensor:
@@ -52,8 +51,8 @@ def entropy(scores: Scores, structure: AbstractStructure, *, backend: str = "aut
         tensor(0.6931)
     """
     tensors, asked = front(scores, structure, backend)
-    mu = marginals_rule(asked, *tensors)
-    return _feasible(log_partition_rule(asked, *tensors)) - inner(without_infinities(tensors), mu, structure)
+    mu = point(asked, LOG_PARTITION, tensors)
+    return _feasible(value(asked, LOG_PARTITION, tensors)) - inner(without_infinities(tensors), mu, structure)
 
 
 def cross_entropy(p: Scores, q: Scores, structure: AbstractStructure, *, backend: str = "auto") -> Tensor:
@@ -80,8 +79,8 @@ def cross_entropy(p: Scores, q: Scores, structure: AbstractStructure, *, backend
 
 
 def _cross(p: tuple[Tensor, ...], q: tuple[Tensor, ...], asked: Asked) -> Tensor:
-    mu = marginals_rule(asked, *p)
-    return _feasible(log_partition_rule(asked, *q)) - _expected(q, mu, asked.structure)
+    mu = point(asked, LOG_PARTITION, p)
+    return _feasible(value(asked, LOG_PARTITION, q)) - _expected(q, mu, asked.structure)
 
 
 def kl_divergence(p: Scores, q: Scores, structure: AbstractStructure, *, backend: str = "auto") -> Tensor:
@@ -107,13 +106,24 @@ def kl_divergence(p: Scores, q: Scores, structure: AbstractStructure, *, backend
     return _cross(p_tensors, q_tensors, asked) - _cross(p_tensors, p_tensors, asked)
 
 
-def log_prob(scores: Scores, structure: AbstractStructure, parts: Scores, *, backend: str = "auto") -> Tensor:
-    """The log-probability ⟨θ, y⟩ − log Z(θ) of given structures.
+def log_prob(
+    scores: Scores,
+    structure: AbstractStructure,
+    parts: Scores,
+    *,
+    known: Scores | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """The log-probability ⟨θ, y⟩ − log Z(θ) of given structures, or that of partial ones.
+
+    A partial structure is known at some parts only: log P(all structures that agree with y where it is known).
 
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
         structure: the set Y.
         parts: y, with fields and shapes of the scores; more leading dimensions (samples) broadcast.
+        known: bool tensors shaped like `parts`, True where it is known whether the structure has the part; of a tuple
+            an entry may be None, nothing known. By default everything is known.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:
@@ -123,10 +133,55 @@ def log_prob(scores: Scores, structure: AbstractStructure, parts: Scores, *, bac
         >>> import torch, structmax
         >>> structmax.log_prob(torch.tensor([0.0, 1.0]), structmax.Simplex(), torch.tensor([0.0, 1.0]))
         tensor(-0.3133)
+        >>> x, known = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([True, False, False])
+        >>> structmax.log_prob(x, structmax.Simplex(), torch.zeros(3), known=known).exp()
+        tensor(0.9100)
     """
     tensors, asked = front(scores, structure, backend)
     chosen = structure.tensors(parts)
     wide = [torch.broadcast_tensors(s, y) for s, y in zip(tensors, chosen, strict=True)]
-    score = _expected(tuple(s for s, _ in wide), tuple(y for _, y in wide), structure)
-    log_z = log_partition_rule(asked, *tensors)
+    wide_scores, y = tuple(s for s, _ in wide), tuple(y for _, y in wide)
+    log_z = value(asked, LOG_PARTITION, tensors)
+    score = _expected(wide_scores, y, structure) if known is None else _given(asked, wide_scores, y, known, parts)
     return torch.where(log_z.isneginf(), -math.inf, score - _feasible(log_z))
+
+
+GIVEN = Potential("given_log_partition", ("given_log_partition_and_marginals",), "given_marginals_jvp")
+
+
+def _given(asked: Asked, scores: tuple[Tensor, ...], y: tuple[Tensor, ...], known: Scores, parts: Scores) -> Tensor:
+    """log Σ exp⟨θ, y⟩ over the structures that have no part known to be absent and all parts known to be there."""
+    structure = asked.structure
+    pairs = [(known, parts)] if isinstance(known, Tensor) else list(zip(known, parts, strict=False))
+    for mask, given in pairs:
+        if mask is not None:
+            check.mask_like("known", mask, given)
+    filled = tuple(
+        torch.zeros_like(given) if mask is None else mask.to(given.dtype) for mask, given in pairs if given is not None
+    )
+    sure = structure.tensors(structure.Parts(*filled) if structure.Parts else filled[0])
+    known_parts = tuple(k.expand_as(s) > 0 for k, s in zip(sure, scores, strict=True))
+    allowed = tuple(s.masked_fill(k & (part == 0), -math.inf) for s, k, part in zip(scores, known_parts, y, strict=True))
+    required = tuple((k & (part > 0)).to(s.dtype) for s, k, part in zip(scores, known_parts, y, strict=True))
+    return value(asked, GIVEN, allowed, required)
+
+
+def log_count(scores: Scores, structure: AbstractStructure, *, backend: str = "auto") -> Tensor:
+    """The logarithm of the number of feasible structures: `log_partition` with 0 for every finite score.
+
+    Args:
+        scores: of any values; only their shape and their −inf matter.
+        structure: the set Y.
+        backend: "auto", "numba", "triton" or "reference".
+
+    Returns:
+        The batch shape, float64; −inf for an instance in which nothing is feasible.
+
+    Example:
+        >>> import torch, structmax
+        >>> structmax.log_count(torch.zeros(5, 5), structmax.BinaryTree()).exp()
+        tensor(14.0000, dtype=torch.float64)
+    """
+    tensors, asked = front(scores, structure, backend)
+    flat = tuple(torch.zeros_like(t, dtype=torch.float64).masked_fill(t.isneginf(), -math.inf) for t in tensors)
+    return value(asked, LOG_PARTITION, flat)

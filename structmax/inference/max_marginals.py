@@ -23,4 +23,4 @@ def max_marginals(scores: Scores, structure: AbstractStructure, *, backend: str 
         tensor([0.2000, 1.5000, 0.3000])
     """
     tensors, asked = front(scores, structure, backend)
-    return structure.parts(discrete_rule(asked, "max_marginals", None, *tensors))
+    return structure.parts(discrete_rule(asked, "max_marginals", None, (), *tensors))

@@ -19,41 +19,36 @@ class Asked:
     backend: str
 
     def room(self, name: str, scores: tuple[Tensor, ...], *others: Tensor, **extra: Any) -> tuple[Tensor, ...]:
-        batch = scores[0].dim() - self.structure.event_dims[0]
-        fields = self.structure.fields()
-        return tuple(
-            ask(
-                self.structure.room,
-                name,
-                (*scores, *others),
-                batch,
-                self.backend,
-                parts=len(scores),
-                **fields,
-                **extra,
-            )
-        )
+        structure = self.structure
+        fields = structure.fields(scores)
+        shared = {key: fields.pop(key) for key in list(fields) if key not in structure.per_instance}
+        batch = scores[0].dim() - structure.event_dim
+        tensors = (*scores, *others)
+        return tuple(ask(structure.room, name, tensors, batch, self.backend, len(scores), shared, **fields, **extra))
 
 
 class Discrete(Function):
     """A question whose answer is piecewise constant, or taken as such: it has no gradient."""
 
     @staticmethod
-    def forward(asked: Asked, name: str, noise: Tensor | None, *scores: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        asked: Asked, name: str, noise: Tensor | None, numbers: tuple[tuple[str, float], ...], *scores: Tensor
+    ) -> tuple[Tensor, ...]:
         extra = {} if noise is None else {"noise": noise}
-        return asked.room(name, scores, **extra)
+        return asked.room(name, scores, **extra, **dict(numbers))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.arguments, ctx.outputs = len(inputs), len(output)
         ctx.mark_non_differentiable(*output)
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> tuple[None, ...]:
-        return (None,) * (3 + len(_))
+        return (None,) * ctx.arguments
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[None, ...]:
-        return (None,) * (len(tangents) - 3)
+        return (None,) * ctx.outputs
 
 
 discrete_rule = rule(Discrete)
@@ -64,26 +59,28 @@ def front(scores: Scores, structure: AbstractStructure, backend: str) -> tuple[t
     if not isinstance(structure, AbstractStructure):
         kind = structure.__name__ + " itself" if isinstance(structure, type) else type(structure).__name__
         raise TypeError(f"`structure` should be a structure such as Simplex(), but is {kind}. Try `Simplex()`.")
-    tensors = structure.tensors(scores)
-    for tensor in tensors:
-        check.floating("scores", tensor)
+    for tensor in (scores,) if isinstance(scores, Tensor) else scores:
+        if tensor is not None:
+            check.floating("scores", tensor)
     structure.check(scores)
-    return tensors, Asked(structure, backend)
+    return structure.tensors(scores), Asked(structure, backend)
+
+
+def per_instance(tensors: tuple[Tensor, ...], structure: AbstractStructure) -> list[Tensor]:
+    """Each part tensor with what belongs to one instance in one last dimension."""
+    batch = tensors[0].dim() - structure.event_dim
+    return [t.flatten(batch) if t.dim() > batch else t.unsqueeze(-1) for t in tensors]
 
 
 def inner(a: tuple[Tensor, ...], b: tuple[Tensor, ...], structure: AbstractStructure) -> Tensor:
     """⟨a, b⟩ over the parts of each instance: the batch shape."""
-    pairs = zip(a, b, structure.event_dims, strict=True)
-    products = [(x * y).flatten(x.dim() - dims).sum(-1) for x, y, dims in pairs]
+    products = [p.sum(-1) for p in per_instance(tuple(x * y for x, y in zip(a, b, strict=True)), structure)]
     return sum(products[1:], products[0])
 
 
-def scaled(weight: Tensor, parts: tuple[Tensor, ...], structure: AbstractStructure) -> tuple[Tensor, ...]:
+def scaled(weight: Tensor, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Each instance's parts times its weight."""
-    return tuple(
-        weight.reshape(*weight.shape, *(1,) * dims) * part
-        for part, dims in zip(parts, structure.event_dims, strict=True)
-    )
+    return tuple(weight.reshape(*weight.shape, *(1,) * (part.dim() - weight.dim())) * part for part in parts)
 
 
 def without_infinities(parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

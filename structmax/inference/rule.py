@@ -11,6 +11,15 @@ from torch.autograd import Function, forward_ad
 from structmax import backends
 
 
+def recorded(tensors: tuple[Tensor, ...]) -> bool:
+    """Whether somebody will want a derivative of what is computed from these tensors."""
+    if not torch.compiler.is_compiling() and (
+        torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    ):
+        return True
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
 def rule(function: type[Function]) -> Callable[..., Any]:
     """Turns an autograd.Function into the differentiable call it describes.
 
@@ -51,15 +60,23 @@ def _batched(arg: Any, dim: int | None, size: int) -> Any:
 
 
 def ask(
-    room: str, name: str, tensors: tuple[Tensor, ...], batch: int, backend: str, parts: int = 1, **fields: Any
+    room: str,
+    name: str,
+    tensors: tuple[Tensor, ...],
+    batch: int,
+    backend: str,
+    parts: int = 1,
+    shared: dict[str, Any] | None = None,
+    **fields: Any,
 ) -> list[Tensor]:
     """One question to one room: flattens the first `batch` dimensions, asks, and restores them.
 
-    Keyword tensors that carry the batch are flattened too; numbers pass through. `parts` is how many of the tensors
-    are scores.
+    Keyword tensors carry the batch and are flattened too, but for those in `shared`; numbers pass through. `parts` is
+    how many of the tensors are scores.
     """
+    shared = shared or {}
     if batch == 1:
-        return backends.call(room, name, tensors, fields, parts, backend)
+        return backends.call(room, name, tensors, {**shared, **fields}, parts, backend)
     shape = tensors[0].shape[:batch]
     # not shape.numel(), which would fix a symbolic batch
     rows = math.prod(shape)
@@ -67,6 +84,6 @@ def ask(
     def flat(value: Any) -> Any:
         return value.reshape((rows, *value.shape[batch:])) if isinstance(value, Tensor) else value
 
-    flat_fields = {key: flat(value) for key, value in fields.items()}
+    flat_fields = {**shared, **{key: flat(value) for key, value in fields.items()}}
     out = backends.call(room, name, tuple(flat(t) for t in tensors), flat_fields, parts, backend)
     return [t.reshape((*shape, *t.shape[1:])) for t in out]

@@ -7,7 +7,7 @@ from torch.autograd import Function
 
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
-from structmax.inference.question import Asked, front, inner, without_infinities
+from structmax.inference.question import Asked, front, inner, scaled, without_infinities
 from structmax.inference.rule import rule
 
 
@@ -34,17 +34,14 @@ class Best(Function):
 
     @staticmethod
     def backward(ctx: Any, d_values: Tensor, *_: Tensor) -> tuple[Any, ...]:
-        dims = ctx.asked.structure.event_dims
-        pulled = [
-            (d_values.reshape(*d_values.shape, *(1,) * d) * part).sum(part.dim() - d - 1)
-            for part, d in zip(ctx.saved_tensors, dims, strict=True)
-        ]
-        return None, None, *pulled
+        batch = d_values.dim() - 1
+        return None, None, *(part.sum(batch) for part in scaled(d_values, ctx.saved_tensors))
 
     @staticmethod
     def jvp(ctx: Any, _: None, __: None, *tangents: Tensor) -> tuple[Any, ...]:
         structure = ctx.asked.structure
-        lifted = tuple(t.unsqueeze(t.dim() - d) for t, d in zip(tangents, structure.event_dims, strict=True))
+        batch = tangents[0].dim() - structure.event_dim
+        lifted = tuple(t.unsqueeze(batch) for t in tangents)
         return inner(ctx.saved_tensors, without_infinities(lifted), structure), *(None,) * len(tangents)
 
 

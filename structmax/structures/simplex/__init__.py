@@ -19,7 +19,7 @@ class Simplex(AbstractStructure):
         tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
 
-    event_dims: ClassVar[tuple[int, ...]] = (1,)
+    event_dim: ClassVar[int] = 1
     fronted: ClassVar[tuple[str, ...]] = ("structmax.structures.capped_simplex", "structmax.structures.proximal")
 
     def check(self, scores: Scores) -> None:

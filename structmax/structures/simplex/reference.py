@@ -4,6 +4,7 @@ Every function takes scores flattened to (B, n), with −inf at forbidden entrie
 tensor. A row without a feasible entry has value −inf and all-zero probabilities.
 """
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from structmax.contract import returns
+from structmax.numerics.hyperedges import Hyperedges, Recursion
 
 BISECTIONS = 200
 # Stands in for −inf where a sorted row is summed; far below any support, which ends 1/(α−1) under the maximum.
@@ -212,6 +214,17 @@ def examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any
 
 
 # ---------------------------------------------------------------- the questions
+
+
+@functools.lru_cache(maxsize=8)
+def _choice(n: int) -> Hyperedges:
+    """One node with n edges, each a leaf with its own part."""
+    index = torch.arange(n).unsqueeze(1)
+    return Hyperedges.of(torch.zeros(n, dtype=torch.int64), torch.full_like(index, -1), index, nodes=1)
+
+
+def recursion(x: Tensor) -> Recursion:
+    return Recursion(_choice(x.shape[1]), torch.zeros(len(x), dtype=torch.int64))
 
 
 def log_partition(x: Tensor) -> Tensor:

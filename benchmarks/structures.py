@@ -1,0 +1,245 @@
+"""Times the dynamic programs beside their peers: `python benchmarks/structures.py --help`.
+
+Three tasks of each structure: log-partition and marginals (forward and backward), the best structure, one draw. All
+contenders take turns on the same inputs, and what a peer computes is compared with ours before it is timed.
+"""
+
+import argparse
+import csv
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import structmax
+from benchmarks.measure import peak_mib, take_turns
+from benchmarks.run import BUDGET_MS, CPU_THREADS, OURS, RESULTS, Stamp, show
+
+Inputs = tuple[Tensor, ...]
+# A log-partition (B,) of the inputs; the best structure; one draw.
+Contender = dict[str, Callable[..., Any]]
+TASKS = ("marginals", "argmax", "sample")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One structure at one size."""
+
+    name: str
+    size: tuple[int, ...]
+    structure: structmax.AbstractStructure
+    inputs: Callable[[], Inputs]
+    peers: Callable[[], dict[str, Contender]]
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}/{'x'.join(map(str, self.size))}"
+
+    def ours(self) -> Contender:
+        structure = self.structure
+        scores = (lambda x: x[0]) if structure.Parts is None else (lambda x: structure.Parts(*x))
+        return {
+            "marginals": lambda *x: structmax.log_partition(scores(x), structure, backend="numba"),
+            "argmax": lambda *x: structmax.argmax(scores(x), structure, backend="numba"),
+            "sample": lambda *x: structmax.sample(scores(x), structure, backend="numba"),
+        }
+
+
+def normal(*shapes: tuple[int, ...]) -> Callable[[], Inputs]:
+    def draw() -> Inputs:
+        generator = torch.Generator().manual_seed(0)
+        return tuple(torch.randn(shape, generator=generator).requires_grad_() for shape in shapes)
+
+    return draw
+
+
+# ---------------------------------------------------------------- the peers, each in its own convention
+
+
+def of_torch_struct(build: Callable[..., Any]) -> Contender:
+    return {
+        "marginals": lambda *x: build(*x).partition,
+        "argmax": lambda *x: build(*x).argmax,
+        "sample": lambda *x: build(*x).sample((1,)),
+    }
+
+
+def chain_peers() -> dict[str, Contender]:
+    import torch_struct
+
+    def build(unary: Tensor, pairwise: Tensor) -> Any:
+        # edges [next, previous]; the first unary is folded into the first edge
+        edges = (pairwise if pairwise.dim() == 4 else pairwise.expand(len(unary), unary.shape[1] - 1, -1, -1)).mT
+        edges = edges + unary[:, 1:, :, None]
+        first = torch.zeros_like(edges)
+        first[:, 0] = unary[:, 0, None, :]
+        return torch_struct.LinearChainCRF(edges + first)
+
+    return {"torch-struct": of_torch_struct(build)}
+
+
+def shared_chain_peers() -> dict[str, Contender]:
+    import torchcrf
+
+    def crf(unary: Tensor, pairwise: Tensor) -> Any:
+        model = torchcrf.CRF(unary.shape[-1], batch_first=True)
+        for bound in (model.start_transitions, model.end_transitions):
+            bound.data.zero_()
+        del model.transitions
+        model.transitions = pairwise
+        return model
+
+    def log_partition(unary: Tensor, pairwise: Tensor) -> Tensor:
+        mask = torch.ones(unary.shape[:2], dtype=torch.bool).T
+        return crf(unary, pairwise)._compute_normalizer(unary.transpose(0, 1), mask)
+
+    mine = {"marginals": log_partition, "argmax": lambda u, p: crf(u, p).decode(u)}
+    return {"pytorch-crf": mine} | chain_peers()
+
+
+def projective_peers() -> dict[str, Contender]:
+    import torch_struct
+
+    def build(arcs: Tensor) -> Any:
+        # the root's arcs stand on the diagonal
+        words = arcs[:, 1:, 1:] * (1 - torch.eye(arcs.shape[1] - 1))
+        return torch_struct.DependencyCRF(words + torch.diag_embed(arcs[:, 0, 1:]), multiroot=False)
+
+    return {"torch-struct": of_torch_struct(build)}
+
+
+def binary_peers() -> dict[str, Contender]:
+    import torch_struct
+
+    return {"torch-struct": of_torch_struct(lambda spans: torch_struct.TreeCRF(spans.unsqueeze(-1)))}
+
+
+def nobody() -> dict[str, Contender]:
+    return {}
+
+
+CHAINS = ((32, 64, 20), (64, 128, 64), (8, 1024, 20))
+TREES = ((32, 20), (32, 40), (8, 100))
+GRIDS = ((32, 64, 64), (32, 256, 256), (8, 1024, 1024))
+
+CASES = [
+    *(
+        Case("chain, one matrix", (b, n, c), structmax.LinearChain(), normal((b, n, c), (c, c)), shared_chain_peers)
+        for b, n, c in CHAINS
+    ),
+    *(
+        Case("chain, general", (b, n, c), structmax.LinearChain(), normal((b, n, c), (b, n - 1, c, c)), chain_peers)
+        for b, n, c in CHAINS
+    ),
+    *(
+        Case(
+            "projective tree",
+            (b, n),
+            structmax.ProjectiveTree(single_root=True),
+            normal((b, n + 1, n + 1)),
+            projective_peers,
+        )
+        for b, n in TREES
+    ),
+    *(Case("binary tree", (b, n), structmax.BinaryTree(), normal((b, n, n)), binary_peers) for b, n in TREES),
+    *(Case("alignment", (b, n, m), structmax.MonotoneAlignment(), normal((b, n, m)), nobody) for b, n, m in GRIDS),
+]
+
+
+# ---------------------------------------------------------------- one case
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contender at one task of a case; `ratio` is its time over ours."""
+
+    case: str
+    task: str
+    contender: str
+    median_ms: float
+    minimum_ms: float
+    ratio: float
+    peak_mib: float
+    rounds: int
+
+
+def call(task: str, contender: Contender, inputs: Inputs) -> Callable[[], object]:
+    """The task as it is timed: the marginals are the gradient of the log-partition."""
+    if task == "marginals":
+        return lambda: torch.autograd.grad(contender[task](*inputs).sum(), inputs)
+    return lambda: contender[task](*inputs)
+
+
+def time_case(case: Case, rounds: int) -> list[Row]:
+    inputs = case.inputs()
+    contenders = {OURS: case.ours()}
+    try:
+        contenders |= case.peers()
+    except ImportError as error:
+        print(f"{case.title} without peers: {error}")
+    want = torch.autograd.grad(contenders[OURS]["marginals"](*inputs).sum(), inputs)
+    rows = []
+    for task in TASKS:
+        calls = {}
+        for name, contender in contenders.items():
+            if task not in contender:
+                continue
+            try:
+                got = call(task, contender, inputs)()
+            except Exception as error:
+                print(f"{case.title} {task} without {name}: {type(error).__name__}: {error}")
+                continue
+            if task == "marginals" and name != OURS:
+                off = max(float((a - b).abs().max()) for a, b in zip(got, want, strict=True))
+                if off > 1e-3:
+                    print(f"{case.title}: marginals of {name} differ from ours by {off:.1e}")
+            calls[name] = call(task, contender, inputs)
+        times = take_turns(calls, "cpu", rounds, BUDGET_MS)
+        rows += [
+            Row(
+                case=case.title,
+                task=task,
+                contender=name,
+                median_ms=median(times[name]),
+                minimum_ms=min(times[name]),
+                ratio=median(times[name]) / median(times[OURS]),
+                peak_mib=peak_mib(calls[name], "cpu") or 0.0,
+                rounds=len(times[name]),
+            )
+            for name in calls
+        ]
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=[], help="patterns of case names, such as 'chain*'")
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    torch.set_num_threads(CPU_THREADS)
+    stamp = Stamp.now("cpu")
+    chosen = [c for c in CASES if not options.only or any(fnmatchcase(c.title, p) for p in options.only)]
+    rows = [row for case in chosen for row in time_case(case, options.rounds)]
+    columns = list(asdict(rows[0]))
+    show(columns, [[f"{v:.3g}" if isinstance(v, float) else str(v) for v in asdict(row).values()] for row in rows])
+    options.results.mkdir(parents=True, exist_ok=True)
+    path = options.results / "cpu-structures.csv"
+    fresh = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, [*asdict(stamp), *columns])
+        if fresh:
+            writer.writeheader()
+        writer.writerows(asdict(stamp) | asdict(row) for row in rows)
+
+
+if __name__ == "__main__":
+    main()

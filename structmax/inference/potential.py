@@ -1,0 +1,186 @@
+"""A convex function of the scores, its gradient and its Hessian, as the functions of a room compute them.
+
+    value  F(θ)            point  μ(θ) = ∇F(θ)            H(θ) = ∇²F(θ), symmetric: its pullback is its pushforward
+
+so three rules chain: Value pulls back through Point, Point through PointJvp, and PointJvp, for third and higher orders,
+through the room's reference in differentiable torch. F is log Z, alone or over the structures that have given parts, or
+the value of a recursion with a smoothed maximum.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from structmax import backends, check
+from structmax.contract import by_autograd
+from structmax.inference.question import Asked, inner, scaled
+from structmax.inference.rule import recorded, rule
+
+
+@dataclass(frozen=True)
+class Potential:
+    """F by the names of the room's functions, with the numbers they take."""
+
+    value: str
+    # one function that gives value and point, or two
+    both: tuple[str, ...]
+    jvp: str
+    numbers: tuple[tuple[str, float], ...] = ()
+
+    def ask(self, asked: Asked, name: str, scores: tuple[Tensor, ...], *others: Tensor) -> tuple[Tensor, ...]:
+        return asked.room(name, scores, *others, **dict(self.numbers))
+
+
+@dataclass(frozen=True)
+class Of:
+    """The arguments of a potential that are no scores, and how many tensors are."""
+
+    asked: Asked
+    potential: Potential
+    count: int
+
+    def split(self, tensors: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Scores, and what follows them."""
+        return tuple(tensors[: self.count]), tuple(tensors[self.count :])
+
+    def ask(self, name: str, *tensors: Tensor) -> tuple[Tensor, ...]:
+        scores, others = self.split(tensors)
+        return self.potential.ask(self.asked, name, scores, *others)
+
+
+def _remember(ctx: Any, of: Of, *tensors: Tensor) -> None:
+    ctx.of = of
+    ctx.save_for_backward(*tensors)
+    ctx.save_for_forward(*tensors)
+
+
+class Value(Function):
+    """F(θ) and, because the pullback will want it, μ(θ); only the first is differentiable."""
+
+    @staticmethod
+    def forward(of: Of, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(out for name in of.potential.both for out in of.ask(name, *tensors))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        _remember(ctx, *inputs, *output[1:])
+        ctx.mark_non_differentiable(*output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, d_value: Tensor, *_: Tensor) -> tuple[Any, ...]:
+        count = ctx.of.count
+        tensors, mu = ctx.saved_tensors[:-count], ctx.saved_tensors[-count:]
+        if torch.is_grad_enabled():
+            mu = point_rule(ctx.of, *tensors)
+        elif check.readable(d_value) and bool((d_value == 1).all()):
+            # the gradient of a sum: one pass over memory less
+            return None, *mu, *(None,) * (len(tensors) - count)
+        return None, *scaled(d_value, mu), *(None,) * (len(tensors) - count)
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, *tangents: Tensor) -> tuple[Any, ...]:
+        count = ctx.of.count
+        mu = point_rule(ctx.of, *ctx.saved_tensors[:-count])
+        return inner(mu, tangents[:count], ctx.of.asked.structure), *(None,) * count
+
+
+value_rule = rule(Value)
+
+
+class Point(Function):
+    @staticmethod
+    def forward(of: Of, *tensors: Tensor) -> tuple[Tensor, ...]:
+        *_, last = of.potential.both
+        return of.ask(last, *tensors)[-of.count :]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        _remember(ctx, *inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *d_mu: Tensor) -> tuple[Any, ...]:
+        tensors = ctx.saved_tensors
+        pulled = point_jvp_rule(ctx.of, *tensors, *d_mu)
+        return None, *pulled, *(None,) * (len(tensors) - ctx.of.count)
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, *tangents: Tensor) -> tuple[Tensor, ...]:
+        return point_jvp_rule(ctx.of, *ctx.saved_tensors, *tangents[: ctx.of.count])
+
+
+point_rule = rule(Point)
+
+
+class PointJvp(Function):
+    """H(θ) times a tangent. Arguments: scores, what follows them, and the tangent."""
+
+    @staticmethod
+    def forward(of: Of, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return of.ask(of.potential.jvp, *tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        _remember(ctx, *inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *d_out: Tensor) -> tuple[Any, ...]:
+        of, count = ctx.of, ctx.of.count
+        scores, others = of.split(ctx.saved_tensors)
+        constants, tangent = others[:-count], others[-count:]
+        pullback = torch.func.vjp(lambda *s: _differentiable_jvp(of, s, constants, tangent), *scores)[1]
+        straight = point_jvp_rule(of, *scores, *constants, *d_out)
+        return None, *pullback(d_out), *(None,) * len(constants), *straight
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, *tangents: Tensor) -> tuple[Tensor, ...]:
+        of, count = ctx.of, ctx.of.count
+        scores, others = of.split(ctx.saved_tensors)
+        constants, tangent = others[:-count], others[-count:]
+        d_scores, d_tangent = tangents[:count], tangents[-count:]
+        third = torch.func.jvp(lambda *s: _differentiable_jvp(of, s, constants, tangent), scores, d_scores)[1]
+        straight = point_jvp_rule(of, *scores, *constants, *d_tangent)
+        return tuple(a + b for a, b in zip(third, straight, strict=True))
+
+
+point_jvp_rule = rule(PointJvp)
+
+
+def _differentiable_jvp(
+    of: Of, scores: tuple[Tensor, ...], constants: tuple[Tensor, ...], tangent: tuple[Tensor, ...]
+) -> tuple[Tensor, ...]:
+    structure = of.asked.structure
+    reference: Callable[..., Any] | None = backends.function(structure.room, of.potential.value, "reference")
+    assert reference is not None
+    batch = structure.batch_shape(structure.parts(scores))
+
+    def flat(tensor: Tensor) -> Tensor:
+        return tensor.reshape(batch.numel(), *tensor.shape[len(batch) :])
+
+    fields = structure.fields(scores)
+    fields |= {name: flat(fields[name]) for name in structure.per_instance if name in fields}
+    flat_constants = tuple(flat(t) for t in constants)
+
+    def value(*s: Tensor, **keywords: Any) -> Tensor:
+        out = reference(*s, *flat_constants, **keywords, **dict(of.potential.numbers))
+        return out if isinstance(out, Tensor) else out[0]
+
+    out = by_autograd(value)["marginals_jvp"](*(flat(t) for t in (*scores, *tangent)), **fields)
+    return tuple(o.reshape(s.shape) for o, s in zip(out, scores, strict=True))
+
+
+def value(asked: Asked, potential: Potential, scores: tuple[Tensor, ...], constants: tuple[Tensor, ...] = ()) -> Tensor:
+    """F(θ): the batch shape."""
+    if not recorded(scores):
+        return potential.ask(asked, potential.value, scores, *constants)[0]
+    return value_rule(Of(asked, potential, len(scores)), *scores, *constants)[0]
+
+
+def point(
+    asked: Asked, potential: Potential, scores: tuple[Tensor, ...], constants: tuple[Tensor, ...] = ()
+) -> tuple[Tensor, ...]:
+    """∇F(θ): part tensors."""
+    return point_rule(Of(asked, potential, len(scores)), *scores, *constants)

@@ -1,0 +1,209 @@
+"""The best derivations: the k best of each instance, and the best with each part.
+
+Each node keeps its best derivations in order. One is an edge and, for each tail, a rank in the tail's list: it is worse
+with any rank raised. So a heap that holds the best of each edge, and of each derivation taken out of it those with one
+rank raised by 1, yields them in order. Raising only ranks after which all are 0 reaches each of them once.
+"""
+
+import numpy as np
+
+from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba_hypergraph_passes import (
+    add_up,
+    copy,
+    fill,
+    load_free,
+    most_edges,
+    new_chart,
+)
+
+
+@compiled()
+def _new_lists(size, arity):
+    """Derivations: value (n,), edge (n,) and ranks (n, T).
+
+    Those of one node are next to each other. The first is the derivation of nothing, which is what a tail of −1 has.
+    """
+    return np.zeros(size), np.empty(size, np.int32), np.empty((size, arity), np.int32)
+
+
+@compiled()
+def _measure(graph, score, nodes, k, size, begin):
+    """How many derivations each node keeps, at most k, and where its list begins; returns the size of all lists."""
+    first, tails, parts = graph
+    size[-1], begin[-1], total = 1, 0, 1
+    for v in nodes:
+        count = np.int64(0)
+        for e in range(first[v], first[v + 1]):
+            ways = np.int64(1)
+            for j in range(parts.shape[1]):
+                ways = ways if score[parts[e, j]] > -np.inf else 0
+            for j in range(tails.shape[1]):
+                ways = min(ways * size[tails[e, j]], k)
+            count = min(count + ways, k)
+        size[v], begin[v] = count, total
+        total += count
+    return total
+
+
+@compiled()
+def _better(value, n, m):
+    # the earlier of equals
+    return value[n] > value[m] or (value[n] == value[m] and n < m)
+
+
+@compiled()
+def _sink(value, heap, size, place):
+    n = heap[place]
+    while True:
+        below = 2 * place + 1
+        if below >= size:
+            break
+        if below + 1 < size and _better(value, heap[below + 1], heap[below]):
+            below += 1
+        if not _better(value, heap[below], n):
+            break
+        heap[place] = heap[below]
+        place = below
+    heap[place] = n
+
+
+@compiled()
+def _rise(value, heap, place):
+    n = heap[place]
+    while place > 0 and _better(value, n, heap[(place - 1) // 2]):
+        heap[place] = heap[(place - 1) // 2]
+        place = (place - 1) // 2
+    heap[place] = n
+
+
+@compiled()
+def _fill_list(graph, score, s, v, size, begin, lists, found, heap):
+    """The list of v, whose edges score s, from those of its tails."""
+    first, tails, parts = graph
+    value, edge, rank = found
+    list_value, list_edge, list_rank = lists
+    count = 0
+    for i in range(s.size):
+        if s[i] > -np.inf:
+            value[count], edge[count], heap[count] = s[i], first[v] + i, count
+            for j in range(tails.shape[1]):
+                rank[count, j] = 0
+            count += 1
+    held = count
+    for place in range(held // 2 - 1, -1, -1):
+        _sink(value, heap, held, place)
+    for place in range(begin[v], begin[v] + size[v]):
+        n = heap[0]
+        e = edge[n]
+        list_value[place], list_edge[place] = value[n], e
+        for j in range(tails.shape[1]):
+            list_rank[place, j] = rank[n, j]
+        held -= 1
+        heap[0] = heap[held]
+        _sink(value, heap, held, 0)
+        for raised in range(tails.shape[1] - 1, -1, -1):
+            if rank[n, raised] + 1 < size[tails[e, raised]]:
+                # Summed as `add_up` does, so that rounding cannot put a worse derivation before a better one.
+                total = 0.0
+                for j in range(parts.shape[1]):
+                    total += score[parts[e, j]]
+                for j in range(tails.shape[1]):
+                    rank[count, j] = rank[n, j] + (j == raised)
+                    total += list_value[begin[tails[e, j]] + rank[count, j]]
+                value[count], edge[count], heap[held] = total, e, count
+                _rise(value, heap, held)
+                held += 1
+                count += 1
+            if rank[n, raised] > 0:
+                break
+
+
+@compiled()
+def _unfold(graph, begin, lists, goal, rank, stack, ranks, out):
+    """Counts the parts of the goal's derivation of that rank."""
+    _, tails, parts = graph
+    _, list_edge, list_rank = lists
+    stack[0], ranks[0], height = goal, rank, 1
+    while height > 0:
+        height -= 1
+        n = begin[stack[height]] + ranks[height]
+        e = list_edge[n]
+        for j in range(parts.shape[1]):
+            if parts[e, j] >= 0:
+                out[parts[e, j]] += 1
+        for j in range(tails.shape[1]):
+            if tails[e, j] >= 0:
+                stack[height], ranks[height] = tails[e, j], list_rank[n, j]
+                height += 1
+
+
+@compiled()
+def _best_with_part(graph, nodes, score, value, s, outside, best):
+    """For each part the best of: an edge with it, its tails, and what surrounds its head; s holds the edges' scores."""
+    first, tails, parts = graph
+    fill(-np.inf, best)
+    for v in nodes:
+        outside[v] = -np.inf
+    outside[nodes[-1]] = 0.0
+    for v in nodes[::-1]:
+        add_up(tails, parts, first[v], first[v + 1], score, value, s)
+        for e in range(first[v], first[v + 1]):
+            total = outside[v] + s[e - first[v]]
+            if total > -np.inf:
+                for j in range(parts.shape[1]):
+                    part = parts[e, j]
+                    best[part] = max(best[part], total)
+                for j in range(tails.shape[1]):
+                    tail = tails[e, j]
+                    outside[tail] = max(outside[tail], total - value[tail])
+
+
+# --- slices of the batch -------------------------------------------------------------------------------------------
+
+
+@compiled()
+def topk_rows(start, stop, x, k, goal, first, tails, parts, values, out):
+    graph = (first, tails, parts)
+    chart = new_chart(graph, x)
+    _, order, score, value, _ = chart
+    nodes = order[:0]
+    degree, arity = most_edges(first), tails.shape[1]
+    size, begin = np.zeros(first.size, np.int64), np.zeros(first.size, np.int64)
+    lists, found = _new_lists(1, arity), _new_lists(degree + k * arity, arity)
+    heap, s = np.empty(degree + k * arity, np.int32), np.empty(degree)
+    stack, ranks = np.empty(first.size * arity + 1, np.int32), np.empty(first.size * arity + 1, np.int32)
+    for i in range(start, stop):
+        nodes, best = load_free(graph, chart, nodes, x, goal, i, 1.0, 0.0)
+        available = 0
+        if best > -np.inf:
+            room = _measure(graph, score, nodes, k, size, begin)
+            if room > lists[0].size:
+                lists = _new_lists(room, arity)
+            for v in nodes:
+                edges = s[: first[v + 1] - first[v]]
+                add_up(tails, parts, first[v], first[v + 1], score, value, edges)
+                _fill_list(graph, score, edges, v, size, begin, lists, found, heap)
+            available = size[goal[i]]
+        for rank in range(k):
+            fill(np.nan if np.isnan(best) else 0.0, out[i, rank])
+            values[i, rank] = np.nan if np.isnan(best) else -np.inf
+            if rank < available:
+                values[i, rank] = lists[0][begin[goal[i]] + rank]
+                _unfold(graph, begin, lists, goal[i], rank, stack, ranks, out[i, rank])
+
+
+@compiled()
+def max_marginals_rows(start, stop, x, goal, first, tails, parts, out):
+    graph = (first, tails, parts)
+    chart = new_chart(graph, x)
+    _, order, score, value, q = chart
+    nodes = order[:0]
+    outside, best_with = np.empty(first.size), np.empty(x.shape[1] + 1)
+    for i in range(start, stop):
+        nodes, best = load_free(graph, chart, nodes, x, goal, i, 1.0, 0.0)
+        if best > -np.inf:
+            _best_with_part(graph, nodes, score, value, q, outside, best_with)
+            copy(best_with, out[i])
+        else:
+            fill(best, out[i])

@@ -1,0 +1,144 @@
+"""The inside pass over the frames of one instance. Derivation: README.md in this folder.
+
+States s = 0 … 2L: even ones are the blanks around the labels, odd ones the labels. A frame's values stand in a row with
+two −inf before them, so that the states s − 2, s − 1 and s, from which a frame is entered, are three windows of one
+array. Each row is kept near 0, what was taken from it is summed in float64. A loop writes one or two arrays: LLVM
+vectorises these.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba_math import exp, log
+
+# Places before the first state.
+PAD = 2
+
+
+class Lattice(NamedTuple):
+    """What one instance allows, and the scores of its states in the frame at hand."""
+
+    symbol: np.ndarray  # (S,) int64
+    # 0 where state s may follow s − 2, −inf where not
+    skip: np.ndarray  # (S,)
+    score: np.ndarray  # (S,)
+
+
+class Edges(NamedTuple):
+    """Weights of the ways into each state of each frame, the greatest at 1, and 1 / their sum (0 if all are 0)."""
+
+    skip: np.ndarray  # (T, S), from s − 2
+    step: np.ndarray  # (T, S), from s − 1
+    stay: np.ndarray  # (T, S), from s
+    share: np.ndarray  # (T, S)
+
+
+@compiled()
+def new_lattice(scores, labels):
+    states = 2 * labels.shape[1] + 1
+    return Lattice(np.empty(states, np.int64), np.empty(states, scores.dtype), np.empty(states, scores.dtype))
+
+
+@compiled()
+def new_edges(frames, states, scores):
+    dtype = scores.dtype
+    shape = frames, states
+    return Edges(np.empty(shape, dtype), np.empty(shape, dtype), np.empty(shape, dtype), np.empty(shape, dtype))
+
+
+@compiled()
+def lay_out(labels, count, blank, lattice):
+    """Symbols and skips for the first `count` labels; returns the number of states."""
+    symbol, skip = lattice.symbol, lattice.skip
+    skip[:] = -np.inf
+    symbol[::2] = blank
+    for k in range(count):
+        symbol[2 * k + 1] = labels[k]
+        if k > 0 and labels[k] != labels[k - 1]:
+            skip[2 * k + 1] = 0
+    return 2 * count + 1
+
+
+@compiled()
+def enter_first(scores, lattice, states, row):
+    """The first frame: only the first blank and the first label can be entered."""
+    row[: PAD + states] = -np.inf
+    for s in range(min(2, states)):
+        row[PAD + s] = scores[lattice.symbol[s]]
+
+
+@compiled()
+def look_up(scores, symbol, states, score):
+    for s in range(states):
+        score[s] = scores[symbol[s]]
+
+
+@compiled("nnan", "nsz")
+def level(row):
+    """The greatest value of a row, 0 if all are −inf; anything if one is NaN."""
+    peak = row.dtype.type(-np.inf)
+    for s in range(row.size):
+        peak = max(peak, row[s])
+    return peak if peak > -np.inf else row.dtype.type(0)
+
+
+@compiled()
+def _peak(row, skip, s):
+    """The greatest of the values state s is entered from, 0 if all are −inf."""
+    skipped, stepped, stayed = row[s] + skip[s], row[s + 1], row[s + 2]
+    peak = skipped if skipped > stepped else stepped
+    peak = stayed if stayed > peak else peak
+    return peak if peak > -np.inf else row.dtype.type(0)
+
+
+@compiled("contract")
+def enter(row, lattice, states, taken, edges, t, out):
+    """Values of the next frame from those of a `row`, less `taken`; the weights of the ways go to `edges` at t."""
+    skip, score = lattice.skip, lattice.score
+    skipping, stepping, staying, share = edges.skip[t], edges.step[t], edges.stay[t], edges.share[t]
+    dtype = row.dtype.type
+    zero, one, infinity = dtype(0), dtype(1), dtype(np.inf)
+    for s in range(states):
+        peak = _peak(row, skip, s)
+        skipping[s] = exp(row[s] + skip[s] - peak)
+        stepping[s] = exp(row[s + 1] - peak)
+    for s in range(states):
+        staying[s] = exp(row[s + 2] - _peak(row, skip, s))
+    for s in range(states):
+        total = skipping[s] + stepping[s] + staying[s]
+        share[s] = one / total if total != zero else zero
+    for s in range(states):
+        value = score[s] - taken + _peak(row, skip, s) - log(share[s])
+        out[PAD + s] = value if share[s] > zero else share[s] - infinity
+
+
+@compiled()
+def inside(scores, length, lattice, states, rows, edges):
+    """Fills rows and edges of one instance of length ≥ 1, as far as they reach (the last is used for all beyond).
+
+    Returns the last row and what has been taken from it.
+    """
+    enter_first(scores[0], lattice, states, rows[0])
+    last, offset = 0, 0.0
+    for t in range(1, length):
+        look_up(scores[t], lattice.symbol, states, lattice.score)
+        here = t if t < len(rows) else 1 - last
+        taken = level(rows[last, PAD : PAD + states])
+        rows[here, :PAD] = -np.inf
+        enter(rows[last], lattice, states, taken, edges, min(t, len(edges.share) - 1), rows[here])
+        last, offset = here, offset + taken
+    return rows[last], offset
+
+
+@compiled()
+def finish(row, states, offset):
+    """The log-partition, and the probabilities of the last two states, the latter of which is the last blank."""
+    label = np.float64(row[states]) if states > 1 else -np.inf
+    blank = np.float64(row[states + 1])
+    peak = max(label, blank)
+    peak = peak if peak > -np.inf else 0.0
+    mass = np.exp(label - peak) + np.exp(blank - peak)
+    share = 1 / mass if mass != 0 else 0.0
+    return offset + peak + np.log(mass), np.exp(label - peak) * share, np.exp(blank - peak) * share

@@ -1,0 +1,143 @@
+"""Derivations of any ordered hypergraph: a user's own dynamic program."""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from structmax import check
+from structmax.contract import AbstractStructure, Scores
+from structmax.numerics.hyperedges import Hyperedges, listed, most_decisions
+
+
+@dataclass(frozen=True)
+class Hypergraph(AbstractStructure):
+    """Derivations of an ordered hypergraph, scores (…, P): any dynamic program, with every question answered.
+
+    A hyperedge builds its head from its tails and uses some parts. A derivation of a node takes one of its edges, and
+    derives each of its tails in turn; the members are the derivations of the goal, as vectors that count the parts
+    they use. List each structure once: two derivations with the same parts count as two.
+
+    Args:
+        head: (E,) the node each edge builds. Nodes are numbers 0, 1, … in an order in which tails come before heads.
+        tails: (E, T) the nodes it builds on, −1 for none; an edge without tails makes a leaf. (E,) if T is 1.
+        part: (E,) or (E, K) the parts it uses, −1 for none. By default edge e uses part e.
+        goal: the node whose derivations are the members, by default the last; one for each instance if a tensor
+            (that is how lengths work: one hypergraph for the longest, and the goals of the shorter).
+
+    Example, paths through a diamond, 0 → {1, 2} → 3:
+        >>> import torch, structmax
+        >>> paths = structmax.Hypergraph(
+        ...     head=torch.tensor([0, 1, 2, 3, 3]),
+        ...     tails=torch.tensor([-1, 0, 0, 1, 2]),
+        ...     part=torch.tensor([-1, 0, 1, 2, 3]),
+        ... )
+        >>> structmax.marginals(torch.zeros(4), paths)
+        tensor([0.5000, 0.5000, 0.5000, 0.5000])
+
+    Reference: Huang (2008), Advanced dynamic programming in semiring and hypergraph frameworks.
+    """
+
+    head: Tensor
+    tails: Tensor
+    part: Tensor | None = None
+    goal: int | Tensor | None = None
+
+    event_dim: ClassVar[int] = 1
+    per_instance: ClassVar[tuple[str, ...]] = ("goal",)
+    recursion = staticmethod(listed)
+
+    def __post_init__(self) -> None:
+        check.hyperedges(self.head, self.tails, self.part)
+        goal = torch.as_tensor(int(self.head.max()) if self.goal is None else self.goal)
+        if check.readable(goal) and not bool(((goal >= 0) & (goal <= self.head.max())).all()):
+            raise ValueError(
+                f"`goal` should be a node, between 0 and {int(self.head.max())}, "
+                f"but lies between {int(goal.min())} and {int(goal.max())}."
+            )
+        object.__setattr__(self, "goal", goal)
+
+    @classmethod
+    def from_function(cls, edges: Callable[..., Iterator[tuple[int, ...]]], *sizes: int, goal: Any = None) -> Any:
+        """From a generator that lists the hyperedges; it is compiled, so that large ones are listed in no time.
+
+        Args:
+            edges: `edges(*sizes)` yields (head, part, tail, …), whole numbers, in any order; −1 for none. It should be
+                written as Numba can compile it: loops and arithmetic.
+            sizes: its arguments.
+            goal: as in the constructor.
+
+        Example, all ways to cut n tokens into pieces; part [i, j] scores the piece from i to before j:
+            >>> import torch, structmax
+            >>> def pieces(n):
+            ...     yield 0, -1, -1
+            ...     for j in range(1, n + 1):
+            ...         for i in range(j):
+            ...             yield j, i * (n + 1) + j, i
+            >>> cuts = structmax.Hypergraph.from_function(pieces, 4)
+            >>> structmax.log_count(torch.zeros(25), cuts).exp()
+            tensor(8.0000, dtype=torch.float64)
+        """
+        from structmax.structures.hypergraph.kernel_numba import list_edges
+
+        rows = torch.from_numpy(list_edges(edges, *sizes))
+        return cls(rows[:, 0].contiguous(), rows[:, 2:].contiguous(), rows[:, 1].contiguous(), goal)
+
+    @functools.cached_property
+    def grouped(self) -> Hyperedges:
+        """The edges by head."""
+        part = torch.arange(len(self.head)) if self.part is None else self.part.cpu()
+        columns = [t.unsqueeze(1) if t.dim() == 1 else t for t in (self.tails.cpu(), part)]
+        return Hyperedges.of(self.head.cpu(), columns[0], columns[1], int(self.head.max()) + 1).pruned()
+
+    def check(self, scores: Scores) -> None:
+        least = int(self.grouped.parts.max()) + 1
+        if not isinstance(scores, Tensor) or scores.dim() < 1 or scores.shape[-1] < least:
+            shape = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+            raise ValueError(
+                f"`scores` of this Hypergraph should have shape (…, P) with P ≥ {least}, its parts, but are {shape}. "
+                "Try scores.flatten(-2) if your parts form a matrix."
+            )
+
+    def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
+        return {**self.grouped._asdict(), "goal": self.expanded("goal", tensors)}
+
+    def noise_size(self, scores: Scores) -> int:
+        return max(1, self._decisions)
+
+    @functools.cached_property
+    def _decisions(self) -> int:
+        assert isinstance(self.goal, Tensor)
+        return max(most_decisions(self.grouped, goal) for goal in self.goal.unique().tolist())
+
+    def enumerate(self, scores: Scores) -> Tensor:
+        (x,) = self.tensors(scores)
+        first, tails, parts = (t.tolist() for t in self.grouped)
+
+        def derivations(node: int) -> Iterator[list[int]]:
+            for edge in range(first[node], first[node + 1]):
+                own = [p for p in parts[edge] if p >= 0]
+                for below in itertools.product(*(derivations(t) for t in tails[edge] if t >= 0)):
+                    yield own + [p for used in below for p in used]
+
+        assert isinstance(self.goal, Tensor)
+        rows = [
+            torch.bincount(torch.tensor(used, dtype=torch.int64), minlength=len(x))
+            for used in derivations(int(self.goal))
+        ]
+        return torch.stack(rows).to(x) if rows else x.new_zeros(0, len(x))
+
+    def decode(self, parts: Scores) -> list[Any]:
+        """The indices of the parts in use, in nested lists by the leading dimensions."""
+        (tensor,) = self.tensors(parts)
+        return tensor.nonzero().squeeze(-1).tolist() if tensor.dim() == 1 else [self.decode(t) for t in tensor]
+
+    def encode(self, indices: list[Any], size: int) -> Tensor:  # type: ignore[override]
+        """Parts (…, size) from what `decode` returns."""
+        if indices and isinstance(indices[0], list):
+            return torch.stack([self.encode(row, size) for row in indices])
+        return torch.bincount(torch.tensor(indices, dtype=torch.int64), minlength=size).to(torch.get_default_dtype())

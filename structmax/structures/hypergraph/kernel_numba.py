@@ -1,0 +1,35 @@
+"""Lists the hyperedges of a user's generator at compiled speed. The questions themselves are answered for all alike."""
+
+import functools
+from collections.abc import Callable
+
+import numba
+import numpy as np
+
+
+def list_edges(edges: Callable, *sizes: int) -> np.ndarray:
+    """All that `edges(*sizes)` yields, as rows (E, 2 + T) int64."""
+    return _collector(edges)(*sizes)
+
+
+@functools.lru_cache(maxsize=32)
+def _collector(edges: Callable) -> Callable:
+    compiled = edges if isinstance(edges, numba.core.dispatcher.Dispatcher) else numba.njit(edges)
+
+    @numba.njit
+    def collect(*sizes):
+        rows = np.empty((16, 0), dtype=np.int64)
+        count = 0
+        for edge in compiled(*sizes):
+            if count == 0:
+                rows = np.empty((16, len(edge)), dtype=np.int64)
+            elif count == len(rows):
+                longer = np.empty((2 * count, len(edge)), dtype=np.int64)
+                longer[:count] = rows
+                rows = longer
+            for column in range(len(edge)):
+                rows[count, column] = edge[column]
+            count += 1
+        return rows[:count].copy()
+
+    return collect

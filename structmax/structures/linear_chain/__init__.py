@@ -1,0 +1,199 @@
+"""Label sequences."""
+
+from dataclasses import dataclass
+from itertools import pairwise as neighbours
+from itertools import product
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from structmax import check
+from structmax.contract import AbstractStructure, Scores
+
+
+class LinearChainParts(NamedTuple):
+    """The parts of a label sequence."""
+
+    # (…, N, C): label c at position n
+    unary: Tensor
+    # (C, C), (…, C, C) or (…, N − 1, C, C): label i at n is followed by label j at n + 1
+    pairwise: Tensor
+    # (C,) or (…, C): only in scores, for the first and the last label
+    start: Tensor | None = None
+    end: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class LinearChain(AbstractStructure):
+    """Sequences of N labels out of C.
+
+    Scores `Parts(unary, pairwise, start, end)`: unary (…, N, C); pairwise[i, j] from label i to the next label j, as
+    (C, C) for all, (…, C, C) for each instance or (…, N − 1, C, C) for each position; and, if wanted, scores (C,) or
+    (…, C) for the first and the last label. Answers have `unary` and `pairwise`; a matrix that several positions share
+    counts how often each transition is used, instance by instance.
+
+    Args:
+        lengths: the number of positions of each instance, at most N; integers that broadcast to the batch.
+        keep: instead of lengths, which positions count, (…, N) bool, in any pattern: the others, say the later pieces
+            of a word, are passed over. The transition into a kept position n is scored by pairwise[n − 1].
+
+    Example, the best of the sequences whose labels differ from their neighbours':
+        >>> import torch, structmax
+        >>> unary = torch.tensor([[2.0, 0.0], [1.0, 0.0], [3.0, 0.0]])
+        >>> pairwise = torch.tensor([[-torch.inf, 0.0], [0.0, -torch.inf]])
+        >>> chain = structmax.LinearChain()
+        >>> chain.decode(structmax.argmax((unary, pairwise), chain))
+        tensor([0, 1, 0])
+
+    Reference:
+        Lafferty, McCallum and Pereira 2001, Conditional random fields.
+    """
+
+    lengths: Tensor | None = None
+    keep: Tensor | None = None
+
+    Parts: ClassVar[Any] = LinearChainParts
+    event_dim: ClassVar[int] = 2  # type: ignore[misc]
+    per_instance: ClassVar[tuple[str, ...]] = ("lengths", "keep")
+
+    def __post_init__(self) -> None:
+        if self.lengths is not None and self.keep is not None:
+            raise ValueError(
+                "Either `lengths` or `keep` should be given, but both are. "
+                "Positions past a length are not kept: try `keep & (torch.arange(N) < lengths.unsqueeze(-1))`."
+            )
+
+    def check(self, scores: Scores) -> None:
+        if isinstance(scores, Tensor) or not 2 <= len(scores) <= 4:
+            got = "one tensor" if isinstance(scores, Tensor) else f"{len(scores)} tensors"
+            raise TypeError(
+                f"`scores` of a LinearChain should be (unary, pairwise) or Parts(unary, pairwise, start, end), "
+                f"but are {got}. Without preferences for transitions, let pairwise be torch.zeros(C, C)."
+            )
+        unary, pairwise, start, end = LinearChainParts(*scores)
+        if unary.dim() < 2 or 0 in unary.shape[-2:]:
+            raise ValueError(
+                "`unary` should have shape (…, N, C) with N, C ≥ 1, for position and label, "
+                f"but has {tuple(unary.shape)}."
+            )
+        *batch, N, C = unary.shape
+        shapes = {"pairwise": ((C, C), (*batch, C, C), (*batch, N - 1, C, C))}
+        shapes |= {"start": ((C,), (*batch, C)), "end": ((C,), (*batch, C))}
+        for name, tensor in (("pairwise", pairwise), ("start", start), ("end", end)):
+            if tensor is None and name != "pairwise":
+                continue
+            if tuple(tensor.shape) not in shapes[name]:
+                *others, last = map(str, dict.fromkeys(shapes[name]))
+                wanted = f"{', '.join(others)} or {last}" if others else last
+                hint = " Did you include a start transition?" if tensor.shape[-3:] == (N, C, C) else ""
+                raise ValueError(
+                    f"`{name}` should have shape {wanted} to match `unary` {tuple(unary.shape)}, "
+                    f"but has {tuple(tensor.shape)}.{hint}"
+                )
+            check.same_device(name, tensor, unary)
+            if tensor.dtype != unary.dtype:
+                raise TypeError(
+                    f"`{name}` should have the dtype of `unary`, {unary.dtype}, but has {tensor.dtype}. "
+                    f"Try `{name}.to(unary.dtype)`."
+                )
+        check.lengths("lengths", self.lengths, batch, N, "positions")
+        if self.keep is not None:
+            check.mask_like("keep", self.keep, unary[..., 0])
+
+    def field_batch_dim(self, name: str) -> int:
+        return getattr(self, name).dim() - (name == "keep")
+
+    def tensors(self, scores: Scores) -> tuple[Tensor, ...]:
+        unary, pairwise, start, end = LinearChainParts(*scores)
+        pairwise = pairwise.expand(*unary.shape[:-2], *pairwise.shape) if pairwise.dim() == 2 else pairwise
+        if self.keep is not None:
+            order, transitions = self._order(unary)
+            unary = unary.gather(-2, _along(order, unary, -2))
+            if pairwise.dim() > unary.dim():
+                pairwise = pairwise.gather(-3, _along(transitions, pairwise, -3))
+        if start is not None or end is not None:
+            unary = self._with_ends(unary, start, end)
+        return unary, pairwise
+
+    def parts(self, tensors: tuple[Tensor, ...]) -> LinearChainParts:
+        unary, pairwise = tensors
+        if self.keep is not None:
+            order, transitions = self._order(unary)
+            unary = torch.zeros_like(unary).scatter(-2, _along(order, unary, -2), unary)
+            if pairwise.dim() > unary.dim():
+                pairwise = torch.zeros_like(pairwise).scatter(-3, _along(transitions, pairwise, -3), pairwise)
+        return LinearChainParts(unary, pairwise)
+
+    def _order(self, unary: Tensor) -> tuple[Tensor, Tensor]:
+        """Which position, kept ones first, and which transition comes to each place: (…, N) and (…, N − 1).
+
+        The transition into the position at place k comes to place k − 1. Position 0 has none; where it is passed over,
+        it gets that of the first position kept, which nobody uses.
+        """
+        assert self.keep is not None
+        order = (~self.keep.to(unary.device)).expand(unary.shape[:-1]).long().argsort(dim=-1, stable=True)
+        first, later = order[..., :1], order[..., 1:]
+        return order, torch.where(later == 0, first, later) - 1
+
+    def _with_ends(self, unary: Tensor, start: Tensor | None, end: Tensor | None) -> Tensor:
+        """Scores of the first and the last label, added to those of their positions."""
+        position = torch.arange(unary.shape[-2], device=unary.device)
+        lengths = self.fields((unary,))["lengths"].unsqueeze(-1)
+        for scores, place in ((start, 0 * lengths), (end, lengths - 1)):
+            if scores is not None:
+                here = (position == place).unsqueeze(-1)
+                # not a product: 0 · −inf
+                unary = torch.where(here, unary + scores.unsqueeze(-2), unary)
+        return unary
+
+    def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
+        unary = tensors[0]
+        if self.keep is not None:
+            return {"lengths": self.keep.to(unary.device).sum(-1).expand(unary.shape[:-2])}
+        return {"lengths": self.expanded("lengths", tensors, default=unary.shape[-2])}
+
+    def noise_size(self, scores: Scores) -> int:
+        # One number for each label.
+        return scores[0].shape[-2]
+
+    def enumerate(self, scores: Scores) -> LinearChainParts:
+        unary, pairwise = scores[:2]
+        N, C = unary.shape
+        positions = list(range(N if self.lengths is None else int(self.lengths)))
+        if self.keep is not None:
+            positions = self.keep.nonzero().flatten().tolist()
+        every = list(product(range(C), repeat=len(positions)))
+        y_unary, y_pairwise = (t.new_zeros(len(every), *t.shape) for t in (unary, pairwise))
+        for k, labels in enumerate(every):
+            for n, label in zip(positions, labels, strict=True):
+                y_unary[k, n, label] = 1
+            for n, (i, j) in zip(positions[1:], neighbours(labels), strict=True):
+                y_pairwise[(k, i, j) if pairwise.dim() == 2 else (k, n - 1, i, j)] += 1
+        return LinearChainParts(y_unary, y_pairwise)
+
+    def decode(self, parts: Scores) -> Tensor:
+        """The labels, −1 where there is none: (…, N) int64."""
+        unary = parts[0]
+        return torch.where((unary > 0).any(-1), unary.argmax(-1), -1)
+
+    def encode(self, labels: Tensor, scores: Scores) -> LinearChainParts:  # type: ignore[override]
+        """Parts of labels (…, N) as `decode` returns them, shaped for `scores`, whose values do not matter.
+
+        Labels below 0 mark nothing, and neither do transitions from or to them.
+        """
+        unary, pairwise = scores[:2]
+        C = unary.shape[-1]
+        unary_of = (labels.unsqueeze(-1) == torch.arange(C, device=labels.device)).to(unary.dtype)
+        if self.keep is not None:
+            order, _ = self._order(unary_of)
+            unary_of = unary_of.gather(-2, _along(order, unary_of, -2))
+        pairwise_of = unary_of[..., :-1, :, None] * unary_of[..., 1:, None, :]
+        per_position = pairwise.dim() > unary.dim()
+        return self.parts((unary_of, pairwise_of if per_position else pairwise_of.sum(-3)))
+
+
+def _along(index: Tensor, tensor: Tensor, dim: int) -> Tensor:
+    """`index` for `tensor.gather(dim, …)`, the same for all that follows."""
+    after = -dim - 1
+    return index.reshape(*index.shape, *(1,) * after).expand(*index.shape, *tensor.shape[tensor.dim() - after :])

@@ -1,0 +1,240 @@
+"""Over the anti-diagonals of a strip, and over the strips of an instance: forward, and backward."""
+
+import math
+
+import numpy as np
+
+from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba_vector import BLOCK
+from structmax.structures.monotone_alignment.kernel_numba_step import (
+    CONTINUED,
+    DIAGONAL,
+    ENDED,
+    EXPONENT,
+    GOAL_EXPONENT,
+    GOAL_INVERSE,
+    GOAL_TANGENT,
+    MANTISSA,
+    TANGENT,
+    VERTICAL,
+    backward_local,
+    backward_local_slopes,
+    backward_moves,
+    backward_moves_slopes,
+    best_cells,
+    best_local,
+    best_moves,
+    forward_cells,
+    forward_local,
+    forward_moves,
+    tangent_cells,
+    tangent_local,
+    tangent_moves,
+)
+from structmax.structures.monotone_alignment.kernel_numba_strip import STATE, read, strip_at
+from structmax.structures.monotone_alignment.kernel_numba_vector import NOTHING
+
+FOUND, NOTHING_TO_DO, BROKEN, WIDE = range(4)
+# The largest sum of scores, up to sign, whose exponents are exact in float32.
+LARGEST_SUM = 5e6
+NOTHING_32, NOTHING_64 = NOTHING[32], NOTHING[64]
+LOG_2 = math.log(2)
+
+
+@compiled()
+def _nothing(tape, best):
+    """What the plane of exponents has where no path comes."""
+    if best:
+        return -np.inf
+    return NOTHING_32 if tape.itemsize == 4 else NOTHING_64
+
+
+@compiled()
+def _clear(planes, nothing):
+    """(STATE, …)"""
+    planes[MANTISSA] = 0
+    planes[EXPONENT] = nothing
+    planes[TANGENT] = 0
+
+
+@compiled()
+def start(grid, best, scratch):
+    """The row above the first, where only the place before (0, 0) is reached; and a goal not yet known."""
+    nothing = _nothing(scratch.tape, best)
+    _clear(scratch.above[0], nothing)
+    if grid.shares == 3:
+        scratch.above[0, MANTISSA, 0], scratch.above[0, EXPONENT, 0] = 1, 0
+    goal = scratch.tape[scratch.goal :].reshape(-1, grid.plane)
+    _clear(goal, nothing)
+    # the empty path
+    goal[MANTISSA, 0], goal[EXPONENT, 0] = 1, 0
+    goal[GOAL_EXPONENT], goal[GOAL_INVERSE], goal[GOAL_TANGENT] = -nothing, 0, 0
+
+
+@compiled()
+def forward(grid, strip, best, keep, tangents, scratch):
+    """All anti-diagonals of a strip, whose shares are kept if wanted, and whose last row goes to the next strip.
+
+    Returns where the state of the last anti-diagonal is.
+    """
+    tape, plane = scratch.tape, grid.plane
+    above, below = scratch.above[strip.number], scratch.above[strip.number + 1]
+    nothing = _nothing(tape, best)
+    _clear(below, nothing)
+    for d in range(3):
+        here = scratch.state + d * STATE * plane
+        _clear(tape[here : here + STATE * plane].reshape(STATE, plane), nothing)
+    before, last, now = scratch.state, scratch.state + STATE * plane, scratch.state + 2 * STATE * plane
+    for p in range(STATE):
+        tape[before + p * plane] = above[p, strip.left]
+        tape[last + p * plane] = above[p, strip.left + 1]
+    for t in range(strip.diagonals):
+        kept = t * grid.shares * plane if keep else 0
+        moved = t * grid.tensors * plane
+        for r in range(0, grid.lanes, BLOCK):
+            scores, shares = scratch.scores + moved + r, scratch.shares + kept + r
+            places = plane, scores, now + r, last + r, before + r, shares
+            goal = scratch.goal + r
+            if grid.tensors == 1:
+                if best:
+                    best_cells(tape, places)
+                else:
+                    forward_cells(tape, places)
+            elif grid.shares == 3:
+                if best:
+                    best_moves(tape, places)
+                else:
+                    forward_moves(tape, places)
+            elif best:
+                best_local(tape, (*places, goal))
+            else:
+                forward_local(tape, (*places, goal))
+            if tangents:
+                directions, slopes = scratch.directions + moved + r, scratch.slopes + kept + r
+                places = plane, directions, now + r, last + r, before + r, shares
+                if grid.tensors == 1:
+                    tangent_cells(tape, (*places, slopes))
+                elif grid.shares == 3:
+                    tangent_moves(tape, (*places, slopes))
+                else:
+                    tangent_local(tape, (*places, slopes, goal))
+        for p in range(STATE):
+            tape[now + p * plane] = above[p, strip.left + t + 2]
+        if t >= grid.lanes - 1:
+            for p in range(STATE):
+                below[p, strip.left + t + 2 - grid.lanes] = tape[now + p * plane + grid.lanes]
+        before, last, now = last, now, before
+    return last
+
+
+@compiled()
+def inside(sources, n, m, grid, best, scratch):
+    """Forward over all strips, which leaves the shares of the last: the value, and what has come of it.
+
+    FOUND; NOTHING_TO_DO, where it is known without a path; BROKEN, if a score is NaN or +inf; WIDE, if the scores are
+    too large for exponents in float32.
+    """
+    if grid.tensors == 1 and (n == 0 or m == 0):
+        return (0.0 if n == m else -np.inf), NOTHING_TO_DO
+    if grid.shares == 3 and abs(n - m) > grid.band:
+        return -np.inf, NOTHING_TO_DO
+    tape = scratch.tape
+    limit = tape.dtype.type(LARGEST_SUM / (n + m + 1) if tape.itemsize == 4 else np.inf)
+    wild, broken, last = 0, 0, 0
+    start(grid, best, scratch)
+    for s in range(grid.strips):
+        strip = strip_at(grid, s)
+        more = read(sources, grid, strip, limit, scratch)
+        wild, broken = wild + more[0], broken + more[1]
+        last = forward(grid, strip, best, s == grid.strips - 1, False, scratch)
+    if broken > 0:
+        return np.nan, BROKEN
+    if grid.shares == 5:
+        mantissa, exponent = _reach_goal(grid, best, scratch)
+    else:
+        lane = last + (grid.height - 1) % grid.lanes + 1
+        mantissa, exponent = float(tape[lane + MANTISSA * grid.plane]), float(tape[lane + EXPONENT * grid.plane])
+    value = exponent
+    if not best:
+        if wild > 0:
+            return np.nan, WIDE
+        value = math.log(mantissa) + exponent * LOG_2 if mantissa > 0 else -np.inf
+    return value, FOUND if value > -np.inf else NOTHING_TO_DO
+
+
+@compiled()
+def _reach_goal(grid, best, scratch):
+    """Z of local alignments, from what the lanes have found: the sum, or the best."""
+    goal = scratch.tape[scratch.goal :].reshape(-1, grid.plane)
+    peak = float(np.max(goal[EXPONENT, : grid.lanes]))
+    total = 0.0
+    for lane in range(grid.lanes):
+        total += float(goal[MANTISSA, lane]) * 2.0 ** (float(goal[EXPONENT, lane]) - peak)
+    goal[GOAL_EXPONENT] = np.inf if best and peak <= 0 else peak
+    goal[GOAL_INVERSE] = 1 / total
+    return total, peak
+
+
+@compiled()
+def set_goal_tangent(grid, scratch):
+    """The derivative of log Z of local alignments, from what the lanes have found."""
+    goal = scratch.tape[scratch.goal :].reshape(-1, grid.plane)
+    goal[GOAL_TANGENT] = np.sum(goal[TANGENT, : grid.lanes])
+
+
+@compiled()
+def backward(grid, strip, tangents, scratch):
+    """Probabilities of all moves of a strip in place of their shares, and what flows on to the strip above.
+
+    Those of cells go where their scores were. With tangents, the derivatives of all these go in place of the slopes.
+    """
+    tape, plane = scratch.tape, grid.plane
+    step = grid.shares * plane
+    diagonal = CONTINUED if grid.shares == 5 else DIAGONAL
+    final = strip.top + strip.rows == grid.height
+    for side in range(2 if tangents else 1):
+        planes = scratch.slopes if side else scratch.shares
+        tape[planes + strip.diagonals * step : planes + (strip.diagonals + 2) * step] = 0
+        for t in range(strip.diagonals + 2):
+            j = strip.left + t - grid.lanes
+            inside_ = not final and 0 <= j < grid.width
+            for p in range(2):
+                lane = planes + t * step + (VERTICAL if p else diagonal) * plane + grid.lanes
+                tape[lane] = scratch.below[2 * side + p, j] if inside_ else 0
+    if final and grid.shares == 3:
+        tape[scratch.shares + (strip.diagonals + 1) * step + strip.rows] = 1
+    for t in range(strip.diagonals - 1, -1, -1):
+        for r in range(0, grid.lanes, BLOCK):
+            shares = scratch.shares + t * step + r
+            visits = scratch.scores + t * grid.tensors * plane + r
+            places = plane, shares, shares + step, shares + 2 * step
+            if tangents:
+                slopes = scratch.slopes + t * step + r
+                all_places = (*places, slopes, slopes + step, slopes + 2 * step)
+                if grid.shares == 3:
+                    backward_moves_slopes(tape, (*all_places, visits))
+                else:
+                    backward_local_slopes(tape, all_places)
+            elif grid.shares == 3:
+                backward_moves(tape, (*places, visits))
+            else:
+                backward_local(tape, places)
+    for side in range(2 if tangents else 1):
+        planes = scratch.slopes if side else scratch.shares
+        for p in range(2):
+            scratch.below[2 * side + p] = 0
+            for j in range(strip.columns):
+                lane = planes + j * step + (VERTICAL if p else diagonal) * plane
+                scratch.below[2 * side + p, strip.left + j] = tape[lane]
+
+
+@compiled()
+def end_once(grid, strip, ended, scratch):
+    """Of the matches that may end a best path, keeps one at most, and none if one is kept already."""
+    for t in range(strip.diagonals):
+        plane = scratch.shares + (t * grid.shares + ENDED) * grid.plane
+        for lane in range(plane, plane + grid.lanes):
+            if scratch.tape[lane] > 0:
+                scratch.tape[lane] = 0 if ended else 1
+                ended = True
+    return ended

@@ -1,0 +1,152 @@
+"""Parses on the CPU, compiled by Numba; derivations: README.md.
+
+Sentences are independent and run on several threads. Charts are float64 whatever the dtype of the scores: products of
+matrices where they are safe (`kernel_numba_linear`), log space where they are not (`kernel_numba_log`). Scores are terms
+(B, N, T), rules (B, K, S, S), roots (B, K) and spans (B, N, N, K).
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from structmax.numerics.kernel_numba import compiled, over_rows
+from structmax.structures.pcfg import kernel_numba_linear as linear
+from structmax.structures.pcfg import kernel_numba_log as log_space
+from structmax.structures.pcfg.kernel_numba_chart import Sizes, lay_out, sound, transpose
+from structmax.structures.pcfg.kernel_numba_matrix import LANES
+from structmax.structures.pcfg.kernel_numba_walk import fill_best, follow_best
+
+read_grammar, inside_linear, value_of, outside_linear = (
+    linear.read_grammar,
+    linear.inside,
+    linear.value_of,
+    linear.outside,
+)
+new_grammar, new_chart, new_work, new_slopes = linear.new_grammar, linear.new_chart, linear.new_work, linear.new_slopes
+inside_log, outside_log = log_space.inside, log_space.outside
+
+
+@compiled()
+def _inside(terms, rules, roots, spans, n, sizes, flat, grammar, chart, work):
+    """log Z, and whether the chart is safe: if not, the value is none."""
+    best_rule, safe = read_grammar(rules, sizes, flat, grammar)
+    if safe and inside_linear(terms, spans, n, sizes, best_rule, grammar, chart, work):
+        return value_of(roots, n, sizes, chart), True
+    return 0.0, False
+
+
+@compiled()
+def _value_rows(begin, stop, terms, rules, roots, spans, lengths, sizes, value):
+    S = sizes.K + sizes.T
+    flat, grammar, chart, work = np.empty(rules[0].size), new_grammar(sizes), new_chart(sizes), new_work(sizes)
+    for b in range(begin, stop):
+        n = lengths[b]
+        if n < 2:
+            value[b] = 0.0 if n == 0 else -np.inf
+        elif not sound(terms[b], rules[b], roots[b], spans[b], n):
+            value[b] = np.nan
+        else:
+            scores = terms[b], rules[b], roots[b], spans[b]
+            value[b], safe = _inside(*scores, n, sizes, flat, grammar, chart, work)
+            if not safe:
+                value[b] = inside_log(*scores, n, np.empty((n, n, S)), np.empty((S, S)))
+
+
+@compiled()
+def _spoil(n, d_terms, d_rules, d_roots, d_spans):
+    """NaN for every part of a sentence whose scores hold NaN or +inf."""
+    d_terms[:n] = np.nan
+    d_rules[:] = np.nan
+    d_roots[:] = np.nan
+    for i in range(n):
+        d_spans[i, i + 1 : n] = np.nan
+
+
+@compiled()
+def _marginal_rows(begin, stop, terms, rules, roots, spans, lengths, sizes, value, d_terms, d_rules, d_roots, d_spans):
+    S = sizes.K + sizes.T
+    flat, grammar, chart, work = np.empty(rules[0].size), new_grammar(sizes), new_chart(sizes), new_work(sizes)
+    slopes = new_slopes(sizes)
+    for b in range(begin, stop):
+        n = lengths[b]
+        out = d_terms[b], d_rules[b], d_roots[b], d_spans[b]
+        if n < 2:
+            value[b] = 0.0 if n == 0 else -np.inf
+        elif not sound(terms[b], rules[b], roots[b], spans[b], n):
+            value[b] = np.nan
+            _spoil(n, *out)
+        else:
+            scores = terms[b], rules[b], roots[b], spans[b]
+            total, safe = _inside(*scores, n, sizes, flat, grammar, chart, work)
+            if safe and total > -np.inf:
+                outside_linear(total, roots[b], n, sizes, grammar, chart, work, slopes, *out)
+            elif not safe:
+                nodes, pairs, d_pairs, mu = np.empty((n, n, S)), np.empty((S, S)), np.empty((S, S)), np.empty((n, n, S))
+                total = inside_log(*scores, n, nodes, pairs)
+                if total > -np.inf:
+                    outside_log(total, rules[b], roots[b], spans[b], n, nodes, pairs, d_pairs, mu, *out)
+            value[b] = total
+
+
+@compiled()
+def _argmax_rows(begin, stop, terms, rules, roots, spans, lengths, sizes, d_terms, d_rules, d_roots, d_spans):
+    N, K, P = sizes.N, sizes.K, sizes.P
+    wide, short = np.empty(K * sizes.pairs), np.empty(K * sizes.short)
+    wide_columns, short_columns = np.full(sizes.pairs * P, -np.inf), np.full(sizes.short * P, -np.inf)
+    words, left, right = np.empty(N * sizes.U), np.empty(N * N * P), np.empty(N * N * P)
+    pairs, sums = np.empty(N * max(sizes.pairs, sizes.short)), np.empty(N * P)
+    pending = np.empty((N + 1, 3), np.int64)
+    for b in range(begin, stop):
+        n = lengths[b]
+        if n < 2:
+            continue
+        if not sound(terms[b], rules[b], roots[b], spans[b], n):
+            _spoil(n, d_terms[b], d_rules[b], d_roots[b], d_spans[b])
+            continue
+        lay_out(rules[b], sizes, -np.inf, wide, short)
+        transpose(wide, K, sizes.pairs, P, wide_columns)
+        transpose(short, K, sizes.short, P, short_columns)
+        chart = words, left, right, pairs
+        fill_best(terms[b], spans[b], n, sizes, wide_columns, short_columns, *chart, sums)
+        out = d_terms[b], d_rules[b], d_roots[b], d_spans[b]
+        follow_best(roots[b], n, sizes, wide, short, *chart, pending, *out)
+
+
+# --- the questions -------------------------------------------------------------------------------------------------
+
+
+def _sizes(terms: Tensor, roots: Tensor) -> Sizes:
+    return Sizes.of(terms.shape[1], terms.shape[2], roots.shape[1])
+
+
+def _work(terms: Tensor, rules: Tensor) -> int:
+    """Element visits: each rule at each span, LANES at a time."""
+    return rules.numel() * (1 + terms.shape[1] * terms.shape[1] // (2 * LANES))
+
+
+def log_partition(terms: Tensor, rules: Tensor, roots: Tensor, spans: Tensor, lengths: Tensor) -> Tensor:
+    """log Σ over parses of exp(score): (B,)."""
+    value = terms.new_empty(len(terms))
+    arrays = *(t.numpy() for t in (terms, rules, roots, spans, lengths)), _sizes(terms, roots), value.numpy()
+    over_rows(_value_rows, len(terms), _work(terms, rules), *arrays)
+    return value
+
+
+def log_partition_and_marginals(
+    terms: Tensor, rules: Tensor, roots: Tensor, spans: Tensor, lengths: Tensor
+) -> tuple[Tensor, ...]:
+    """The value (B,), and the expected number of uses of each part."""
+    scores = terms, rules, roots, spans
+    value, parts = terms.new_empty(len(terms)), tuple(torch.zeros_like(t) for t in scores)
+    arrays = *(t.numpy() for t in (*scores, lengths)), _sizes(terms, roots), *(t.numpy() for t in (value, *parts))
+    over_rows(_marginal_rows, len(terms), 3 * _work(terms, rules), *arrays)
+    return value, *parts
+
+
+def argmax(terms: Tensor, rules: Tensor, roots: Tensor, spans: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
+    """The parts of a best parse."""
+    scores = terms, rules, roots, spans
+    parts = tuple(torch.zeros_like(t) for t in scores)
+    arrays = *(t.numpy() for t in (*scores, lengths)), _sizes(terms, roots), *(t.numpy() for t in parts)
+    over_rows(_argmax_rows, len(terms), _work(terms, rules), *arrays)
+    return parts

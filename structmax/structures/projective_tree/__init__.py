@@ -1,0 +1,148 @@
+"""Projective dependency trees."""
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from structmax import check
+from structmax.contract import AbstractStructure, Scores
+
+
+@dataclass(frozen=True)
+class ProjectiveTree(AbstractStructure):
+    """Projective dependency trees over N words: every word has one head, another word or the root, and no arcs cross.
+
+    Scores arc (…, N + 1, N + 1), or (…, N + 1, N + 1, L) for `labelled` arcs: arc[h, m] is the score of h as the head
+    of m. Node 0 is the root, and words are 1 … N. The root has no head and no word is its own: column 0 and the
+    diagonal are ignored. A part is an arc (with its label), so a tree has one part for each word.
+
+    Projective means that a head governs, directly or through others, every word between itself and each of its
+    dependents; arcs drawn above the sentence do not cross, those from the root included.
+
+    Args:
+        lengths: how many words each instance has, the root not counted; integers that broadcast to the batch.
+        single_root: whether the root has exactly one dependent, as treebanks demand, or any number from one on.
+        labelled: whether the scores have a last dimension of labels.
+
+    Example:
+        >>> import torch, structmax
+        >>> arc = torch.zeros(4, 4)
+        >>> arc[0, 2] = arc[2, 1] = arc[2, 3] = 1.0
+        >>> structure = structmax.ProjectiveTree(single_root=True)
+        >>> structure.decode(structmax.argmax(arc, structure))
+        tensor([2, 0, 2])
+        >>> structmax.log_partition(torch.zeros(4, 4), structure).exp()
+        tensor(7.0000)
+
+    References:
+        Eisner 1996, Three new probabilistic models for dependency parsing: an exploration.
+    """
+
+    lengths: Tensor | None = None
+    single_root: bool = field(kw_only=True)
+    labelled: bool = field(default=False, kw_only=True)
+
+    per_instance: ClassVar[tuple[str, ...]] = ("lengths",)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.single_root, bool):
+            raise TypeError(
+                f"`single_root` should be True (one word hangs on the root) or False (one or more), "
+                f"but is {self.single_root!r}."
+            )
+
+    @property
+    def event_dim(self) -> int:
+        return 3 if self.labelled else 2
+
+    def check(self, scores: Scores) -> None:
+        shape = "(…, N + 1, N + 1, L)" if self.labelled else "(…, N + 1, N + 1)"
+        if not isinstance(scores, Tensor):
+            raise TypeError(
+                f"`scores` of a ProjectiveTree should be one tensor {shape}, but are a {type(scores).__name__}."
+            )
+        if not self._fits(scores, self.labelled):
+            other = f" Try labelled={not self.labelled}." if self._fits(scores, not self.labelled) else ""
+            raise ValueError(
+                f"`scores` of a ProjectiveTree with labelled={self.labelled} should have shape {shape}, row 0 for the "
+                f"root and N words, but have {tuple(scores.shape)}.{other}"
+            )
+        words = scores.shape[-2 - self.labelled] - 1
+        check.lengths("lengths", self.lengths, self.batch_shape(scores), words, "words without the root")
+
+    @staticmethod
+    def _fits(scores: Tensor, labelled: bool) -> bool:
+        event = scores.shape[-2 - labelled :]
+        return len(event) == 2 + labelled and event[0] == event[1] >= 1 and event[-1] >= 1
+
+    def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
+        words = tensors[0].shape[-2 - self.labelled] - 1
+        return {"lengths": self.expanded("lengths", tensors, default=words), "single_root": self.single_root}
+
+    def noise_size(self, scores: Scores) -> int:
+        """For each arc: which word is taken, where the words up to it part, and its label."""
+        words = self.tensors(scores)[0].shape[-2 - self.labelled] - 1
+        return max(1, (3 if self.labelled else 2) * words)
+
+    def enumerate(self, scores: Scores) -> Tensor:
+        (arc,) = self.tensors(scores)
+        words = arc.shape[0] - 1
+        n = words if self.lengths is None else int(self.lengths)
+        trees = [heads for heads in itertools.product(range(n + 1), repeat=n) if self._is_member(heads)]
+        names = list(itertools.product(range(arc.shape[2]), repeat=n)) if self.labelled else [()]
+        members = arc.new_zeros(len(trees) * len(names), *arc.shape)
+        for member, (heads, labels) in zip(members, itertools.product(trees, names), strict=True):
+            for m, h in enumerate(heads, 1):
+                member[(h, m, labels[m - 1]) if self.labelled else (h, m)] = 1
+        return members
+
+    def _is_member(self, heads: tuple[int, ...]) -> bool:
+        """By definition, for the heads of words 1, 2, …"""
+
+        def governors(m: int) -> list[int]:
+            """m, its head, the head of that, and so on to the root; or as far as n steps lead in a circle."""
+            path = [m]
+            while path[-1] != 0 and len(path) <= len(heads):
+                path.append(heads[path[-1] - 1])
+            return path
+
+        arcs = [(h, m) for m, h in enumerate(heads, 1)]
+        is_tree = all(governors(m)[-1] == 0 for m in range(1, len(heads) + 1))
+        is_projective = all(h in governors(k) for h, m in arcs for k in range(min(h, m) + 1, max(h, m)))
+        return is_tree and is_projective and (not self.single_root or heads.count(0) == min(1, len(heads)))
+
+    def decode(self, parts: Scores) -> Any:
+        """The head of each word, 0 for the root, −1 past the length: (…, N), word m at m − 1.
+
+        With labels: heads and labels, both (…, N).
+        """
+        (tensor,) = self.tensors(parts)
+        arc = (tensor.sum(-1) if self.labelled else tensor)[..., 1:]
+        some = arc.sum(-2) > 0
+        heads = torch.where(some, arc.argmax(-2), -1)
+        if not self.labelled:
+            return heads
+        return heads, torch.where(some, tensor.sum(-3)[..., 1:, :].argmax(-1), -1)
+
+    def encode(  # type: ignore[override]
+        self, heads: Tensor, labels: Tensor | None = None, count: int | None = None
+    ) -> Tensor:
+        """Parts (…, N + 1, N + 1) of heads (…, N). With labels (…, N), of which `count` there are: a last dimension."""
+        arc = self._one_hot(heads, heads.shape[-1] + 1).transpose(-1, -2)
+        if not self.labelled:
+            return arc
+        if labels is None or count is None:
+            raise ValueError(
+                "`encode` of labelled trees should be given heads, labels and how many labels there are. "
+                "Try `encode(heads, labels, count)`."
+            )
+        return arc.unsqueeze(-1) * self._one_hot(labels, count).unsqueeze(-3)
+
+    @staticmethod
+    def _one_hot(index: Tensor, size: int) -> Tensor:
+        """Row m has a 1 at index[m − 1], row 0 and rows of −1 have none: (…, N + 1, size)."""
+        rows = torch.nn.functional.pad(index, (1, 0), value=-1)
+        return (rows.unsqueeze(-1) == torch.arange(size, device=index.device)).to(torch.get_default_dtype())

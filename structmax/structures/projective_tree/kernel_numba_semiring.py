@@ -1,0 +1,325 @@
+"""Sums of products over two contiguous rows, in three semirings: what every cell of the chart is made of.
+
+LINEAR: numbers as they are, sums of products. LOG: logarithms, sums and logsumexp. BEST: scores, sums and maxima. Each
+is a type of its own, so that a pass is compiled for each and asks nothing at run time.
+
+Rows have PAD cells that hold the semiring's zero before their first and after their last cell. LINEAR and BEST work on
+whole blocks and read past one end of the range they are given, where one of the two rows holds zeros: past the high end
+in `dot`, past the low end in `dot_below`.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, overload
+
+from structmax.numerics.kernel_numba import compiled
+
+# One cache line of float64; what a block may read too much.
+PAD = 8
+
+
+class Linear(NamedTuple):
+    zero: float
+    one: float
+
+
+class Log(NamedTuple):
+    zero: float
+    one: float
+
+
+class Best(NamedTuple):
+    zero: float
+    one: float
+
+
+LINEAR, LOG, BEST = Linear(0.0, 1.0), Log(-math.inf, 0.0), Best(-math.inf, 0.0)
+
+# --- exp in float64 that LLVM can vectorise ------------------------------------------------------------------------
+
+_LOG2_E = 1.4426950408889634
+# log 2 in two parts: the first has few bits, so that its product with a small integer is exact.
+_LOG_2_HIGH = 0.693147180369123816490
+_LOG_2_LOW = 1.90821492927058770002e-10
+# Adding 1.5 · 2⁵² leaves the nearest integer in the low bits of the pattern.
+_ROUND = 6755399441055744.0
+_ROUND_BITS = 0x4338000000000000
+_EXPONENT_OF_ONE = 1023
+_MANTISSA = 52
+# 2^k stays a normal number.
+_EXP_LOWEST = -700.0
+# 1/k! for k = 13, 12, …, 2: the next term is below 4e-18 on |f| ≤ log(2)/2.
+_C13, _C12, _C11, _C10, _C9, _C8, _C7, _C6, _C5, _C4, _C3, _C2 = (1 / math.factorial(k) for k in range(13, 1, -1))
+
+
+@intrinsic
+def _bits(typingctx, value):
+    def codegen(context, builder, signature, args):
+        return builder.bitcast(args[0], context.get_value_type(types.int64))
+
+    return types.int64(types.float64), codegen
+
+
+@intrinsic
+def _from_bits(typingctx, value):
+    def codegen(context, builder, signature, args):
+        return builder.bitcast(args[0], context.get_value_type(types.float64))
+
+    return types.float64(types.int64), codegen
+
+
+# "reassoc" must stay out: it would undo the rounding by a large constant.
+@compiled("contract")
+def exp(x):
+    """exp x for x ≤ 700; 0 at −inf, and exp(−700) below −700: never 0 for a finite x."""
+    y = _EXP_LOWEST if x < _EXP_LOWEST else x
+    shifted = y * _LOG2_E + _ROUND
+    k = shifted - _ROUND
+    f = (y - k * _LOG_2_HIGH) - k * _LOG_2_LOW
+    high = _C8 + f * (_C9 + f * (_C10 + f * (_C11 + f * (_C12 + f * _C13))))
+    series = 1.0 + (f + f * f * (_C2 + f * (_C3 + f * (_C4 + f * (_C5 + f * (_C6 + f * (_C7 + f * high)))))))
+    power = series * _from_bits((_bits(shifted) - _ROUND_BITS + _EXPONENT_OF_ONE) << _MANTISSA)
+    return 0.0 if x == -np.inf else power
+
+
+# --- blocks --------------------------------------------------------------------------------------------------------
+
+_VECTOR = ir.VectorType(ir.DoubleType(), PAD)
+
+
+def _start(context, builder, array_type, array, row, column):
+    """The address of array[row, column], as that of a block."""
+    view = context.make_array(array_type)(context, builder, array)
+    width = builder.extract_value(view.shape, 1)
+    place = builder.add(builder.mul(row, width), column)
+    return builder.bitcast(builder.gep(view.data, [place], inbounds=True), _VECTOR.as_pointer())
+
+
+def _fold(context, builder, starts, count, firsts, step):
+    """Fold `step(accumulators, *blocks)` over the blocks that cover `count` cells from each of `starts`."""
+    initial = [ir.Constant(_VECTOR, [first] * PAD) for first in firsts]
+    # Accumulators become registers.
+    slots = [cgutils.alloca_once_value(builder, value) for value in initial]
+    for slot, value in zip(slots, initial, strict=True):
+        builder.store(value, slot)
+    blocks = builder.sdiv(builder.add(count, ir.Constant(count.type, PAD - 1)), ir.Constant(count.type, PAD))
+    with cgutils.for_range(builder, blocks) as loop:
+        values = [builder.load(builder.gep(start, [loop.index]), align=8) for start in starts]
+        for slot, value in zip(slots, step([builder.load(slot) for slot in slots], *values), strict=True):
+            builder.store(value, slot)
+    return [builder.load(slot) for slot in slots]
+
+
+def _sum_of_lanes(builder, lanes):
+    shape = ir.FunctionType(ir.DoubleType(), [ir.DoubleType(), _VECTOR])
+    function = cgutils.get_or_insert_function(builder.module, shape, f"llvm.vector.reduce.fadd.v{PAD}f64")
+    return builder.call(function, [ir.Constant(ir.DoubleType(), -0.0), lanes], fastmath=["reassoc"])
+
+
+def _add_product(builder, total, a, b):
+    return builder.fadd(total, builder.fmul(a, b, flags=["contract"]), flags=["contract"])
+
+
+@intrinsic
+def _block_dot(typingctx, a, i, x, b, j, y, count):
+    """Σ a[i, x + k] · b[j, y + k] over k < count, rounded up to whole blocks."""
+
+    def codegen(context, builder, signature, args):
+        a, i, x, b, j, y, count = args
+        starts = [
+            _start(context, builder, signature.args[0], a, i, x),
+            _start(context, builder, signature.args[3], b, j, y),
+        ]
+
+        def step(accumulators, left, right):
+            return [_add_product(builder, accumulators[0], left, right)]
+
+        (total,) = _fold(context, builder, starts, count, [0.0], step)
+        return _sum_of_lanes(builder, total)
+
+    return types.float64(a, types.intp, types.intp, b, types.intp, types.intp, types.intp), codegen
+
+
+@intrinsic
+def _block_dual_dot(typingctx, a, d_a, i, x, b, d_b, j, y, count):
+    """Σ a b, and Σ a b (d_a + d_b), at [i, x + k] and [j, y + k] over k < count, rounded up to whole blocks."""
+
+    def codegen(context, builder, signature, args):
+        a, d_a, i, x, b, d_b, j, y, count = args
+        starts = [
+            _start(context, builder, signature.args[0], a, i, x),
+            _start(context, builder, signature.args[1], d_a, i, x),
+            _start(context, builder, signature.args[4], b, j, y),
+            _start(context, builder, signature.args[5], d_b, j, y),
+        ]
+
+        def step(accumulators, left, d_left, right, d_right):
+            total, moment = accumulators
+            product = builder.fmul(left, right)
+            return [
+                builder.fadd(total, product),
+                _add_product(builder, moment, product, builder.fadd(d_left, d_right)),
+            ]
+
+        lanes = _fold(context, builder, starts, count, [0.0, 0.0], step)
+        return context.make_tuple(builder, signature.return_type, [_sum_of_lanes(builder, each) for each in lanes])
+
+    pair = types.UniTuple(types.float64, 2)
+    return pair(a, d_a, types.intp, types.intp, b, d_b, types.intp, types.intp, types.intp), codegen
+
+
+@intrinsic
+def _block_best(typingctx, a, i, x, b, j, y, count):
+    """The largest of a[i, x + k] + b[j, y + k] over k < count, rounded up to whole blocks."""
+
+    def codegen(context, builder, signature, args):
+        a, i, x, b, j, y, count = args
+        starts = [
+            _start(context, builder, signature.args[0], a, i, x),
+            _start(context, builder, signature.args[3], b, j, y),
+        ]
+
+        def step(accumulators, left, right):
+            (best,) = accumulators
+            total = builder.fadd(left, right)
+            return [builder.select(builder.fcmp_ordered(">", total, best), total, best)]
+
+        (best,) = _fold(context, builder, starts, count, [-math.inf], step)
+        shape = ir.FunctionType(ir.DoubleType(), [_VECTOR])
+        function = cgutils.get_or_insert_function(builder.module, shape, f"llvm.vector.reduce.fmax.v{PAD}f64")
+        return builder.call(function, [best], fastmath=["nnan", "nsz"])
+
+    return types.float64(a, types.intp, types.intp, b, types.intp, types.intp, types.intp), codegen
+
+
+# --- the semirings -------------------------------------------------------------------------------------------------
+
+
+@compiled("contract", "reassoc")
+def _log_dot(a, i, x, b, j, y, count):
+    peak = _block_best(a, i, x, b, j, y, count)
+    if peak == -np.inf:
+        return peak
+    left, right = a[i, x : x + count], b[j, y : y + count]
+    total = 0.0
+    for k in range(count):
+        total += exp((left[k] + right[k]) - peak)
+    return peak + math.log(total)
+
+
+@compiled("contract", "reassoc")
+def _log_dual_dot(a, d_a, i, x, b, d_b, j, y, count):
+    peak = _block_best(a, i, x, b, j, y, count)
+    if peak == -np.inf:
+        return peak, 0.0
+    left, right = a[i, x : x + count], b[j, y : y + count]
+    d_left, d_right = d_a[i, x : x + count], d_b[j, y : y + count]
+    total = moment = 0.0
+    for k in range(count):
+        term = exp((left[k] + right[k]) - peak)
+        total += term
+        moment += term * (d_left[k] + d_right[k])
+    return peak + math.log(total), moment / total
+
+
+@compiled()
+def _linear_dual_dot(a, d_a, i, x, b, d_b, j, y, count):
+    total, moment = _block_dual_dot(a, d_a, i, x, b, d_b, j, y, count)
+    return total, moment / total if total > 0 else 0.0
+
+
+@compiled()
+def _log_plus(a, b):
+    peak = max(a, b)
+    return peak if peak == -np.inf else peak + math.log(exp(a - peak) + exp(b - peak))
+
+
+def dot(semiring, a, i, x, b, j, y, count):
+    """⊕ over k < count of a[i, x + k] ⊗ b[j, y + k], where cells past the high end may be read."""
+
+
+def dual_dot(semiring, a, d_a, i, x, b, d_b, j, y, count):
+    """`dot`, and the derivative of its logarithm from those of the cells."""
+
+
+def times(semiring, a, b):
+    """a ⊗ b"""
+
+
+def plus(semiring, a, b):
+    """a ⊕ b, in LINEAR or LOG."""
+
+
+def number(semiring, a):
+    """What a cell of LINEAR or LOG stands for."""
+
+
+def over(semiring, a):
+    """1 ⊘ a, in LINEAR or LOG."""
+
+
+@overload(dot)
+def _dot(semiring, a, i, x, b, j, y, count):
+    if semiring.instance_class is Linear:
+        return lambda semiring, a, i, x, b, j, y, count: _block_dot(a, i, x, b, j, y, count)
+    if semiring.instance_class is Best:
+        return lambda semiring, a, i, x, b, j, y, count: _block_best(a, i, x, b, j, y, count)
+    return lambda semiring, a, i, x, b, j, y, count: _log_dot(a, i, x, b, j, y, count)
+
+
+@overload(dual_dot)
+def _dual_dot(semiring, a, d_a, i, x, b, d_b, j, y, count):
+    if semiring.instance_class is Linear:
+        return lambda semiring, a, d_a, i, x, b, d_b, j, y, count: _linear_dual_dot(a, d_a, i, x, b, d_b, j, y, count)
+    return lambda semiring, a, d_a, i, x, b, d_b, j, y, count: _log_dual_dot(a, d_a, i, x, b, d_b, j, y, count)
+
+
+@overload(times)
+def _times(semiring, a, b):
+    return (lambda semiring, a, b: a * b) if semiring.instance_class is Linear else (lambda semiring, a, b: a + b)
+
+
+@overload(plus)
+def _plus(semiring, a, b):
+    if semiring.instance_class is Linear:
+        return lambda semiring, a, b: a + b
+    return lambda semiring, a, b: _log_plus(a, b)
+
+
+@overload(number)
+def _number(semiring, a):
+    return (lambda semiring, a: a) if semiring.instance_class is Linear else (lambda semiring, a: exp(a))
+
+
+@overload(over)
+def _over(semiring, a):
+    return (lambda semiring, a: 1 / a) if semiring.instance_class is Linear else (lambda semiring, a: -a)
+
+
+@compiled()
+def dot_below(semiring, a, i, b, j, x, count):
+    """⊕ over k < count of a[i, x + k] ⊗ b[j, x + k], where cells past the low end may be read."""
+    spare = -count & (PAD - 1)
+    return dot(semiring, a, i, x - spare, b, j, x - spare, count + spare)
+
+
+@compiled()
+def dual_dot_below(semiring, a, d_a, i, b, d_b, j, x, count):
+    """`dot_below`, and the derivative of its logarithm from those of the cells."""
+    spare = -count & (PAD - 1)
+    return dual_dot(semiring, a, d_a, i, x - spare, b, d_b, j, x - spare, count + spare)
+
+
+@compiled()
+def dual_plus(semiring, a, d_a, b, d_b):
+    """`plus`, and the derivative of its logarithm."""
+    total = plus(semiring, a, b)
+    if total == semiring.zero:
+        return total, 0.0
+    share = number(semiring, times(semiring, b, over(semiring, total)))
+    return total, d_a + share * (d_b - d_a)

@@ -1,0 +1,175 @@
+"""Segmentations of a sequence into labelled segments."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from structmax import check
+from structmax.contract import AbstractStructure, Scores
+
+
+class SemiMarkovParts(NamedTuple):
+    """The parts of a segmentation."""
+
+    # (…, N, W, C): a segment starts at n, has width w + 1 and label c
+    segment: Tensor
+    # (C, C), (…, C, C) or (…, N − 1, C, C): a segment of label i is followed by one of label j, which starts at n + 1
+    pairwise: Tensor
+
+
+@dataclass(frozen=True)
+class SemiMarkov(AbstractStructure):
+    """Segmentations of N positions into segments of at most W positions, each with one of C labels.
+
+    Scores `Parts(segment, pairwise)`: segment (…, N, W, C), where segment[n, w, c] scores a segment that starts at n, is
+    w + 1 wide and has label c; pairwise[i, j] from the label of a segment to that of the next, (C, C) for all, (…, C, C)
+    for each instance, or (…, N − 1, C, C), where entry n − 1 belongs to the segment that starts at n. A matrix that
+    several positions share counts how often each transition is used. Segments that would pass the length are ignored.
+
+    Args:
+        lengths: the number of positions of each instance, at most N; integers that broadcast to the batch.
+
+    Example, where the segment of width 2 beats two of width 1:
+        >>> import torch, structmax
+        >>> segment = torch.zeros(3, 2, 2)
+        >>> segment[0, 1, 1] = 5.0
+        >>> segment[2, 0, 0] = 1.0
+        >>> structure = structmax.SemiMarkov()
+        >>> best = structmax.argmax((segment, torch.zeros(2, 2)), structure)
+        >>> structure.decode(best)
+        tensor([[ 0,  2,  1],
+                [ 2,  1,  0],
+                [-1, -1, -1]])
+        >>> structure.labels_per_position(best)
+        tensor([1, 1, 0])
+
+    Reference:
+        Sarawagi and Cohen 2004, Semi-Markov conditional random fields for information extraction.
+    """
+
+    lengths: Tensor | None = None
+
+    Parts: ClassVar[Any] = SemiMarkovParts
+    event_dim: ClassVar[int] = 3  # type: ignore[misc]
+    per_instance: ClassVar[tuple[str, ...]] = ("lengths",)
+
+    def check(self, scores: Scores) -> None:
+        if isinstance(scores, Tensor) or len(scores) != 2:
+            got = "one tensor" if isinstance(scores, Tensor) else f"{len(scores)} tensors"
+            raise TypeError(
+                f"`scores` of a SemiMarkov should be two tensors (segment, pairwise), but are {got}. "
+                "Without preferences for transitions, let pairwise be torch.zeros(C, C)."
+            )
+        segment, pairwise = scores
+        if segment.dim() < 3 or 0 in segment.shape[-3:]:
+            raise ValueError(
+                "`segment` should have shape (…, N, W, C) with N, W, C ≥ 1, for start, width and label, "
+                f"but has {tuple(segment.shape)}. Scores for one width are `segment.unsqueeze(-2)`."
+            )
+        *batch, N, _, C = segment.shape
+        shapes = (C, C), (*batch, C, C), (*batch, N - 1, C, C)
+        if tuple(pairwise.shape) not in shapes:
+            wanted = ", ".join(map(str, dict.fromkeys(shapes[:2]))) + f" or {shapes[2]}"
+            hint = " Did you include a start transition?" if pairwise.shape[-3:] == (N, C, C) else ""
+            raise ValueError(
+                f"`pairwise` should have shape {wanted} to match `segment` {tuple(segment.shape)}, "
+                f"but has {tuple(pairwise.shape)}.{hint}"
+            )
+        check.same_device("pairwise", pairwise, segment)
+        if pairwise.dtype != segment.dtype:
+            raise TypeError(
+                f"`pairwise` should have the dtype of `segment`, {segment.dtype}, but has {pairwise.dtype}. "
+                "Try `pairwise.to(segment.dtype)`."
+            )
+        check.lengths("lengths", self.lengths, batch, N, "positions")
+
+    def tensors(self, scores: Scores) -> tuple[Tensor, ...]:
+        segment, pairwise = scores
+        batch = segment.shape[:-3]
+        return segment, pairwise.expand(*batch, *pairwise.shape) if pairwise.dim() == 2 else pairwise
+
+    def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
+        return {"lengths": self.expanded("lengths", tensors, default=tensors[0].shape[-3])}
+
+    def noise_size(self, scores: Scores) -> int:
+        # A number for the last label, then one for each width and for each label before.
+        return 2 * self.tensors(scores)[0].shape[-3]
+
+    def enumerate(self, scores: Scores) -> SemiMarkovParts:
+        tensors = self.tensors(scores)
+        N, W, C = tensors[0].shape
+        length = N if self.lengths is None else int(self.lengths)
+        every = [
+            list(zip(widths, labels, strict=True))
+            for widths in _compositions(length, W)
+            for labels in product(range(C), repeat=len(widths))
+        ]
+        segment, pairwise = (t.new_zeros(len(every), *t.shape) for t in tensors)
+        for k, segments in enumerate(every):
+            start, before = 0, None
+            for width, label in segments:
+                segment[k, start, width - 1, label] = 1
+                if before is not None:
+                    place = (start - 1,) if pairwise.dim() == 4 else ()
+                    pairwise[(k, *place, before, label)] += 1
+                start, before = start + width, label
+        return SemiMarkovParts(segment, pairwise)
+
+    def decode(self, parts: Scores) -> Tensor:
+        """The segments in order, rows (start, width, label) padded with −1: (…, N, 3) int64."""
+        segment = self.tensors(parts)[0]
+        N, _, C = segment.shape[-3:]
+        cells = segment.flatten(-2)
+        starts = (cells > 0).any(-1)
+        cell = cells.argmax(-1)
+        rows = torch.stack([torch.arange(N, device=cell.device).expand_as(cell), cell // C + 1, cell % C], -1)
+        rows = rows.masked_fill(~starts.unsqueeze(-1), -1)
+        order = (~starts).long().argsort(dim=-1, stable=True)
+        return rows.gather(-2, order.unsqueeze(-1).expand_as(rows))
+
+    def labels_per_position(self, parts: Scores) -> Tensor:
+        """The label of the segment each position lies in, −1 past the length: (…, N) int64."""
+        segment = self.tensors(parts)[0]
+        C = segment.shape[-1]
+        cells = segment.flatten(-2)
+        position = torch.arange(segment.shape[-3], device=segment.device)
+        start = torch.where((cells > 0).any(-1), position, -1).cummax(-1).values
+        cell = cells.argmax(-1).gather(-1, start.clamp_min(0))
+        inside = (start >= 0) & (position <= start + cell // C)
+        return torch.where(inside, cell % C, -1)
+
+    def encode(self, segments: Tensor, scores: Scores) -> SemiMarkovParts:  # type: ignore[override]
+        """Parts of segments (…, N, 3) as `decode` returns them, shaped for `scores`, whose values do not matter."""
+        segment, pairwise = self.tensors(scores)
+        N, W, C = segment.shape[-3:]
+        start, width, label = segments.unbind(-1)
+        parts = [_marked((start * W + width - 1) * C + label, start >= 0, segment.shape[-3:], segment)]
+        # From the second segment on there is a transition into it.
+        follows = start[..., 1:] >= 0
+        move = label[..., :-1] * C + label[..., 1:]
+        event = pairwise.shape[segment.dim() - 3 :]
+        place = (start[..., 1:] - 1) * C * C if len(event) == 3 else 0
+        parts.append(_marked(place + move, follows, event, pairwise))
+        return SemiMarkovParts(*parts)
+
+
+def _compositions(total: int, most: int) -> Iterator[list[int]]:
+    """All ways to write `total` as an ordered sum of numbers from 1 to `most`."""
+    if total == 0:
+        yield []
+    for width in range(1, min(total, most) + 1):
+        for rest in _compositions(total - width, most):
+            yield [width, *rest]
+
+
+def _marked(place: Tensor, where: Tensor, event: tuple[int, ...], like: Tensor) -> Tensor:
+    """How often each place of a flattened event occurs, at the entries `where`: (…, *event)."""
+    size = torch.Size(event).numel()
+    # One entry more, for what is nowhere.
+    flat = like.new_zeros(*place.shape[:-1], size + 1)
+    flat = flat.scatter_add(-1, torch.where(where, place, size), flat.new_ones(()).expand(place.shape))
+    return flat[..., :size].unflatten(-1, event) if size else flat[..., :0].reshape(*flat.shape[:-1], *event)

@@ -1,0 +1,232 @@
+"""The Hessian of the log-partition times a tangent: derivatives of the inside pass, then of the outside pass.
+
+With q the probability of an edge given its head, μ its marginal and δ a derivative along the tangent,
+
+    δvalue(head) = Σ q (tangent + δvalue(tail))
+    δμ(edge) = q ((tangent + δvalue(tail) − δvalue(head)) μ(head) + δμ(head))
+
+δ grows with the position, and only its differences count: it is float64 throughout. Where q is 0, no tangent is read.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from structmax.numerics.kernel_numba import compiled
+from structmax.structures.semi_markov.kernel_numba_inside import finish, inside, new_chart, open_exactly
+from structmax.structures.semi_markov.kernel_numba_outside import clear_padding
+
+
+class Tangents(NamedTuple):
+    """Scratch for one instance: derivatives of the chart, masses and their derivatives."""
+
+    start: np.ndarray  # (N, C)
+    end: np.ndarray  # (N + 1, C)
+    start_mass: np.ndarray  # (N, C)
+    start_flow: np.ndarray  # (N, C), δ of the mass
+    end_mass: np.ndarray  # (C,)
+    end_flow: np.ndarray  # (C,)
+    # derivative of the factors, and what masses and flows sum to beside a factor and beside its derivative
+    factor: np.ndarray  # (C, C)
+    beside_factor: np.ndarray  # (C, C)
+    beside_tangent: np.ndarray  # (C, C)
+
+
+@compiled()
+def _new_tangents(segment):
+    _, n, _, c = segment.shape
+    return Tangents(
+        np.empty((n, c)),
+        np.empty((n + 1, c)),
+        np.empty((n, c)),
+        np.empty((n, c)),
+        np.empty(c),
+        np.empty(c),
+        np.empty((c, c)),
+        np.empty((c, c)),
+        np.empty((c, c)),
+    )
+
+
+@compiled("contract")
+def _push_segments(kept, tangent, chart, d, p):
+    """δ of end(p, ·)."""
+    widths, labels = min(kept.shape[1], p), kept.shape[2]
+    start, end, share = d.start, d.end, chart.end_share
+    end[p] = 0
+    for w in range(widths):
+        n = p - 1 - w
+        for c in range(labels):
+            weight = np.float64(kept[n, w, c])
+            end[p, c] += weight * (tangent[n, w, c] + start[n, c]) if weight != 0 else 0.0
+    for c in range(labels):
+        end[p, c] *= share[p, c]
+
+
+@compiled("contract")
+def _push_scaled(chart, d, p):
+    """δ of start(p, ·) from end(p, ·), by factors."""
+    labels = len(chart.factor)
+    start, factor, d_factor, share = d.start, chart.factor, d.factor, chart.start_share
+    start[p] = 0
+    for i in range(labels):
+        mass, slope = np.float64(chart.mass[p, i]), d.end[p, i]
+        for c in range(labels):
+            start[p, c] += mass * (d_factor[i, c] + slope * factor[i, c])
+    for c in range(labels):
+        start[p, c] *= share[p, c]
+
+
+@compiled("contract")
+def _push_exactly(enter, tangent, d, p):
+    """δ of start(p, ·) from end(p, ·), by the probabilities of transitions."""
+    start = d.start
+    start[p] = 0
+    for i in range(len(enter)):
+        slope = d.end[p, i]
+        for c in range(len(enter)):
+            q = np.float64(enter[i, c])
+            start[p, c] += q * (tangent[i, c] + slope) if q != 0 else 0.0
+
+
+@compiled("contract")
+def _split_segments(kept, tangent, chart, d, p):
+    """δμ of the segments that end before p, in place of their weights; masses and flows go on to their starts."""
+    widths, labels = min(kept.shape[1], p), kept.shape[2]
+    start, start_mass, start_flow, mass, flow = d.start, d.start_mass, d.start_flow, d.end_mass, d.end_flow
+    for c in range(labels):
+        share = np.float64(chart.end_share[p, c])
+        flow[c] = share * (flow[c] - d.end[p, c] * mass[c])
+        mass[c] *= share
+    for w in range(widths):
+        n = p - 1 - w
+        for c in range(labels):
+            start_mass[n, c] += kept[n, w, c] * mass[c]
+        for c in range(labels):
+            weight = np.float64(kept[n, w, c])
+            kept[n, w, c] = weight * ((tangent[n, w, c] + start[n, c]) * mass[c] + flow[c]) if weight != 0 else 0.0
+        for c in range(labels):
+            start_flow[n, c] += kept[n, w, c]
+
+
+@compiled("contract", "reassoc")
+def _leave_scaled(chart, d, p):
+    """Masses and flows of start(p, ·) go on to end(p, ·) and are counted beside the factors."""
+    labels = len(chart.factor)
+    factor, d_factor, on_factor, on_tangent = chart.factor, d.factor, d.beside_factor, d.beside_tangent
+    mass, flow = d.start_mass[p], d.start_flow[p]
+    for c in range(labels):
+        share = np.float64(chart.start_share[p, c])
+        flow[c] = share * (flow[c] - d.start[p, c] * mass[c])
+        mass[c] *= share
+    for i in range(labels):
+        m, slope = np.float64(chart.mass[p, i]), d.end[p, i]
+        carried, by_tangent, by_flow = 0.0, 0.0, 0.0
+        for c in range(labels):
+            carried += factor[i, c] * mass[c]
+            by_tangent += d_factor[i, c] * mass[c]
+            by_flow += factor[i, c] * flow[c]
+        d.end_mass[i] = m * carried
+        d.end_flow[i] = m * (by_tangent + slope * carried + by_flow)
+        for c in range(labels):
+            on_tangent[i, c] += m * mass[c]
+        for c in range(labels):
+            on_factor[i, c] += m * (slope * mass[c] + flow[c])
+
+
+@compiled("contract", "reassoc")
+def _leave_exactly(enter, tangent, d, p):
+    """δμ of the transitions into p, in place of their probabilities; masses and flows go on to end(p, ·)."""
+    mass, flow = d.start_mass[p], d.start_flow[p]
+    for c in range(len(enter)):
+        flow[c] -= d.start[p, c] * mass[c]
+    for i in range(len(enter)):
+        slope = d.end[p, i]
+        carried, changed = 0.0, 0.0
+        for c in range(len(enter)):
+            q = np.float64(enter[i, c])
+            delta = q * ((tangent[i, c] + slope) * mass[c] + flow[c]) if q != 0 else 0.0
+            carried += q * mass[c]
+            changed += delta
+            enter[i, c] = delta
+        d.end_mass[i] = carried
+        d.end_flow[i] = changed
+
+
+@compiled()
+def _scale_tangent(chart, tangent, d):
+    for i in range(len(tangent)):
+        for c in range(len(tangent)):
+            f = np.float64(chart.factor[i, c])
+            d.factor[i, c] = f * tangent[i, c] if f != 0 else 0.0
+    d.beside_factor[:] = 0
+    d.beside_tangent[:] = 0
+
+
+@compiled()
+def _push(segment_weights, d_segment, pairwise, d_pairwise, length, chart, d, scaled, enter):
+    """δ of the whole chart, and mass and flow of the last labels."""
+    d.end_mass[:] = chart.total
+    d.start[0] = 0
+    for p in range(1, length + 1):
+        _push_segments(segment_weights, d_segment, chart, d, p)
+        if p == length:
+            break
+        if scaled:
+            _push_scaled(chart, d, p)
+        else:
+            k = min(p, len(enter)) - 1
+            if len(pairwise) == 1:
+                open_exactly(pairwise, chart, p, enter)
+            _push_exactly(enter[k], d_pairwise[k], d, p)
+    mean = 0.0
+    for c in range(d.end_mass.size):
+        mean += d.end_mass[c] * d.end[length, c]
+    for c in range(d.end_mass.size):
+        d.end_flow[c] = d.end_mass[c] * (d.end[length, c] - mean)
+
+
+@compiled()
+def _flow(out_segment, d_segment, pairwise, d_pairwise, length, chart, d, scaled, enter, out_pairwise):
+    """δμ of all segments and transitions."""
+    shared = len(pairwise) == 1
+    d.start_mass[:length] = 0
+    d.start_flow[:length] = 0
+    if shared:
+        out_pairwise[:] = 0
+    for p in range(length, 0, -1):
+        _split_segments(out_segment, d_segment, chart, d, p)
+        if p == 1:
+            break
+        if scaled:
+            _leave_scaled(chart, d, p - 1)
+        else:
+            k = min(p - 1, len(enter)) - 1
+            if shared:
+                open_exactly(pairwise, chart, p - 1, enter)
+            _leave_exactly(enter[k], d_pairwise[k], d, p - 1)
+            if shared:
+                out_pairwise += enter
+    if scaled:
+        for i in range(len(chart.factor)):
+            for c in range(len(chart.factor)):
+                by_tangent = d.factor[i, c] * d.beside_tangent[i, c]
+                out_pairwise[0, i, c] = by_tangent + chart.factor[i, c] * d.beside_factor[i, c]
+
+
+@compiled()
+def tangent_rows(first, last, segment, pairwise, lengths, d_segment, d_pairwise, out_segment, out_pairwise):
+    chart, d = new_chart(segment), _new_tangents(segment)
+    scratch = np.empty((1, *pairwise.shape[2:]), pairwise.dtype)
+    for b in range(first, last):
+        length = lengths[b]
+        clear_padding(out_segment[b], out_pairwise[b], length)
+        if length > 0:
+            enter = scratch if pairwise.shape[1] == 1 else out_pairwise[b]
+            scaled = inside(segment[b], pairwise[b], length, chart, out_segment[b], enter)
+            finish(chart, length)
+            if scaled:
+                _scale_tangent(chart, d_pairwise[b, 0], d)
+            given = d_segment[b], pairwise[b], d_pairwise[b], length, chart, d, scaled, enter
+            _push(out_segment[b], *given)
+            _flow(out_segment[b], *given, out_pairwise[b])
