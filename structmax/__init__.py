@@ -44,6 +44,7 @@ from structmax.structures.lattice import Lattice
 from structmax.structures.linear_chain import LinearChain
 from structmax.structures.linear_chain.tags import TagConstraints, tag_constraints
 from structmax.structures.monotone_alignment import MonotoneAlignment
+from structmax.structures.pcfg import Pcfg
 from structmax.structures.projective_tree import ProjectiveTree
 from structmax.structures.semi_markov import SemiMarkov
 from structmax.structures.simplex import Simplex
@@ -64,6 +65,7 @@ __all__ = [
     "Lattice",
     "LinearChain",
     "MonotoneAlignment",
+    "Pcfg",
     "ProjectiveTree",
     "Refusal",
     "SemiMarkov",

@@ -28,11 +28,13 @@ differentiable torch, supplies `marginals` and `marginals_jvp` (`by_autograd`). 
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 Scores = Tensor | tuple[Tensor, ...]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -209,6 +211,13 @@ def by_autograd(log_partition: Callable[..., Tensor]) -> dict[str, Callable[...,
     return {"marginals": marginals, "marginals_jvp": marginals_jvp}
 
 
+@contextmanager
+def outside_transforms() -> Iterator[None]:
+    """Where geometry is made: inside a transform of torch.func or in inference mode its tensors would belong there."""
+    with temporarily_clear_interpreter_stack(), torch.inference_mode(False):
+        yield
+
+
 def by_recursion(room: Any, name: str, engine: Callable[..., Any]) -> Callable[..., Any]:
     """The answer of a room that lists its hyperedges: `engine` answers for any hypergraph, over flat part vectors.
 
@@ -223,7 +232,8 @@ def by_recursion(room: Any, name: str, engine: Callable[..., Any]) -> Callable[.
         count = len(tensors) // GROUPS.get(name, 1)
         scores = tensors[:count]
         groups = [tensors[i : i + count] for i in range(0, len(tensors), count)]
-        edges, goal = room.recursion(*scores, **keywords)
+        with outside_transforms():
+            edges, goal = room.recursion(*scores, **keywords)
         out = engine(*(pack(*group, **keywords) for group in groups), goal=goal, **edges._asdict(), **extras)
         answers: list[Tensor] = []
         for kind, value in zip(kinds, (out,) if isinstance(out, Tensor) else out, strict=True):

@@ -45,7 +45,8 @@ class Case:
     make_scores: MakeScores
 
     def scores(self, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
-        return self.structure.tensors(self.make_scores(torch.Generator().manual_seed(seed), dtype))
+        drawn = self.structure.tensors(self.make_scores(torch.Generator().manual_seed(seed), dtype))
+        return tuple(t.contiguous() for t in drawn)
 
     def parts(self, tensors: tuple[Tensor, ...]) -> Any:
         return self.structure.parts(tensors)
@@ -56,6 +57,10 @@ class Case:
     def flat(self, answer: Scores) -> Tensor:
         """Parts of each instance in one vector: (batch, d)."""
         return self.vector(self.structure.tensors(answer))
+
+    def outputs(self, out: Any) -> tuple[Tensor, ...]:
+        """The tensors of an answer: a value, or parts."""
+        return (out,) if isinstance(out, Tensor) else self.structure.tensors(out)
 
     def vector(self, tensors: tuple[Tensor, ...]) -> Tensor:
         return torch.cat(per_instance(tensors, self.structure), -1)
@@ -412,7 +417,7 @@ def law_gradients(case: Case, backend: str) -> None:
     for question in (log_partition, marginals, entropy):
 
         def ask(*tensors: Tensor, question: Callable[..., Any] = question) -> Any:
-            return question(case.parts(tensors), case.structure, backend=backend)
+            return case.outputs(question(case.parts(tensors), case.structure, backend=backend))
 
         assert gradcheck(ask, leaves, check_forward_ad=True, **_fast(backend)), question.__name__
         assert gradgradcheck(ask, leaves, **_fast(backend)), question.__name__
@@ -455,7 +460,7 @@ def law_dtypes(case: Case, backend: str) -> None:
         for question in (log_partition, marginals, argmax, entropy):
             got = question(case.parts(rounded), case.structure, backend=backend)
             want = question(case.parts(wide), case.structure, backend=backend)
-            for a, b in zip(case.structure.tensors(got), case.structure.tensors(want), strict=True):
+            for a, b in zip(case.outputs(got), case.outputs(want), strict=True):
                 assert a.dtype == dtype, f"{question.__name__}: {a.dtype} should be {dtype}"
                 same(f"{question.__name__} in {dtype}", a.double(), b, tolerance)
 
@@ -468,7 +473,7 @@ def law_agrees_with_reference(case: Case, backend: str) -> None:
             for engine in (backend, "reference"):
                 leaves = tuple(t.clone().requires_grad_() for t in scores)
                 out = question(case.parts(leaves), case.structure, backend=engine)
-                tensors = case.structure.tensors(out)
+                tensors = case.outputs(out)
                 finite = sum(((t.masked_fill(t.isinf(), 0.0) ** 2).sum() for t in tensors), torch.zeros(()))
                 answers.append((tensors, torch.autograd.grad(finite, leaves)))
             for a, b in zip(answers[0][0], answers[1][0], strict=True):

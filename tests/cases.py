@@ -94,4 +94,10 @@ CASES = {
         structmax.MonotoneAlignment(columns=torch.tensor([3, 2]), gaps=True, local=True, band=1),
         normals((2, 2, 3), (), ()),
     ),
+    "pcfg": Case(
+        structmax.Pcfg(torch.tensor([3, 2, 0])), normals((3, 3, 1), (3, 2, 3, 3), (3, 2), (3, 3, 3, 2))
+    ),
+    "pcfg, one grammar for all, without spans": Case(
+        structmax.Pcfg(torch.tensor([4, 3])), normals((2, 4, 2), (1, 3, 3), (1,))
+    ),
 }

@@ -10,6 +10,14 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
+def pytest_collection_modifyitems(items):
+    """Tests of one file, and laws of one structure, share a worker: what it compiles is compiled once."""
+    for item in items:
+        case = getattr(item, "callspec", None) and item.callspec.params.get("case")
+        room = case.structure.room if hasattr(case, "structure") else item.path.name
+        item.add_marker(pytest.mark.xdist_group(room))
+
+
 def _poisoned(make):
     def empty(*args, **kwargs):
         tensor = make(*args, **kwargs)

@@ -177,8 +177,16 @@ def test_backends_draw_the_same_from_the_same_noise(labels: int, scale: float):
         (structmax.BinaryTree(), (4, 5), r"`scores` of a BinaryTree should have shape \(…, N, N\).*\(4, 5\)\.$"),
         (structmax.BinaryTree(), (4, 4, 3), r"should have shape \(…, N, N\).*Try BinaryTree\(..., labelled=True\)"),
         (structmax.BinaryTree(labelled=True), (2, 4, 4), r"labelled BinaryTree.*Try BinaryTree\(..., labelled=False\)"),
-        (structmax.BinaryTree(torch.tensor([5])), (1, 4, 4), r"`lengths` should be between 0 and 4, the number of leaves"),
-        (structmax.BinaryTree(torch.tensor([1, 2])), (3, 4, 4), r"`lengths` should broadcast to the batch shape \(3,\)"),
+        (
+            structmax.BinaryTree(torch.tensor([5])),
+            (1, 4, 4),
+            r"`lengths` should be between 0 and 4, the number of leaves",
+        ),
+        (
+            structmax.BinaryTree(torch.tensor([1, 2])),
+            (3, 4, 4),
+            r"`lengths` should broadcast to the batch shape \(3,\)",
+        ),
     ],
 )
 def test_messages(structure: structmax.BinaryTree, shape: tuple[int, ...], message: str):

@@ -102,9 +102,9 @@ def smoothed(scores: Scores, structure: AbstractStructure, omega: Regulariser, *
 
     Example:
         >>> import torch, structmax
-        >>> x = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
+        >>> x = torch.tensor([[0.0, 1.0], [1.5, 0.0]])
         >>> structmax.smoothed(x, structmax.MonotoneAlignment(), structmax.L2(1.0))
-        tensor(2.2500)
+        tensor(1.5625)
     """
     tensors, asked = _checked(scores, structure, omega, backend)
     if _by_temperature(omega):
@@ -128,10 +128,10 @@ def smoothed_marginals(
 
     Example:
         >>> import torch, structmax
-        >>> x = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
+        >>> x = torch.tensor([[0.0, 1.0], [1.5, 0.0]])
         >>> structmax.smoothed_marginals(x, structmax.MonotoneAlignment(), structmax.L2(1.0))
-        tensor([[1., 0.],
-                [1., 1.]])
+        tensor([[1.0000, 0.2500],
+                [0.7500, 1.0000]])
     """
     tensors, asked = _checked(scores, structure, omega, backend)
     if _by_temperature(omega):

@@ -28,8 +28,8 @@ Cost = Callable[[Tensor, Tensor], Tensor]
 class SquaredDistance(Function):
     """c[i, j] = ‖x_i − y_j‖², from the differences, so that it is exactly 0 for equal points.
 
-    With a cotangent g: d_x = 2 (Σ_j g[i, j] x_i − Σ_j g[i, j] y_j), and the same for y; nothing of size N · M · D is made
-    or kept. Both points are measured from the mean of y, which changes no difference, and keeps the sums small.
+    With a cotangent g: d_x = 2 (Σ_j g[i, j] x_i − Σ_j g[i, j] y_j), and the same for y; nothing of size N · M · D is
+    made or kept. Points are measured from the mean of y, which changes no difference, and keeps the sums small.
     """
 
     @staticmethod
@@ -107,9 +107,8 @@ def _problem(
         )
     costs = cost(*(_without_padding(series, n) for series, n in zip((x, y), lengths, strict=True)))
     if costs.shape[-2:] != (x.shape[-2], y.shape[-2]):
-        raise ValueError(
-            f"`cost(x, y)` should have shape (…, N, M) = (…, {x.shape[-2]}, {y.shape[-2]}), but has {tuple(costs.shape)}."
-        )
+        wanted = f"(…, N, M) = (…, {x.shape[-2]}, {y.shape[-2]})"
+        raise ValueError(f"`cost(x, y)` should have shape {wanted}, but has {tuple(costs.shape)}.")
     return -costs, MonotoneAlignment(*lengths, band=band), Entropy(gamma) if omega is None else omega
 
 
@@ -353,7 +352,9 @@ def _mean_series(series: Tensor, weights: Tensor, lengths: Tensor | None) -> Ten
     counts = [series.shape[1]] * len(series) if lengths is None else lengths.expand(len(series)).tolist()
     longest = max(counts)
     if min(counts) < 1:
-        raise ValueError(f"`lengths` should be at least 1 for a barycentre, but hold {min(counts)}: leave that series out.")
+        raise ValueError(
+            f"`lengths` should be at least 1 for a barycentre, but hold {min(counts)}: leave that series out."
+        )
     stretched = [
         interpolate(one[:n].T.unsqueeze(0), longest, mode="linear", align_corners=True)[0].T
         for one, n in zip(series, counts, strict=True)

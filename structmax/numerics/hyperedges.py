@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from structmax.contract import outside_transforms
+
 
 class Hyperedges(NamedTuple):
     """The edges, grouped by head. All int32, on the CPU; −1 stands for none."""
@@ -99,7 +101,8 @@ def layout(edges: Hyperedges, size: int, device: torch.device) -> Layout:
     """The levels for a part vector of `size` entries; kept as long as the edges live."""
     known = _layouts.setdefault(edges.first, {})
     if (size, device) not in known:
-        known[size, device] = _layout(edges, size, device)
+        with outside_transforms():
+            known[size, device] = _layout(edges, size, device)
     return known[size, device]
 
 

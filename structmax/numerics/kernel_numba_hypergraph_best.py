@@ -166,7 +166,7 @@ def _best_with_part(graph, nodes, score, value, s, outside, best):
 def topk_rows(start, stop, x, k, goal, first, tails, parts, values, out):
     graph = (first, tails, parts)
     chart = new_chart(graph, x)
-    _, order, score, value, _ = chart
+    _, order, score, value, _, _ = chart
     nodes = order[:0]
     degree, arity = most_edges(first), tails.shape[1]
     size, begin = np.zeros(first.size, np.int64), np.zeros(first.size, np.int64)
@@ -197,7 +197,7 @@ def topk_rows(start, stop, x, k, goal, first, tails, parts, values, out):
 def max_marginals_rows(start, stop, x, goal, first, tails, parts, out):
     graph = (first, tails, parts)
     chart = new_chart(graph, x)
-    _, order, score, value, q = chart
+    _, order, score, value, q, _ = chart
     nodes = order[:0]
     outside, best_with = np.empty(first.size), np.empty(x.shape[1] + 1)
     for i in range(start, stop):

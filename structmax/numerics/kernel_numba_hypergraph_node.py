@@ -19,7 +19,7 @@ TOLERANCE = 1e-13
 
 
 @compiled()
-def choose(s, alpha, gamma):
+def choose(s, alpha, gamma, spare):
     """Turns the scores of a node's edges into their probabilities, in place, and returns the node's value.
 
     NaN if a score is NaN or +inf; without a feasible edge the value is −inf and all probabilities are 0.
@@ -45,7 +45,7 @@ def choose(s, alpha, gamma):
         return peak + gamma * _softmax(s, peak, 1 / gamma)
     if alpha > 2:
         return _steep(s, peak, alpha - 1, gamma)
-    return peak + gamma * _entmax(s, peak, alpha - 1, gamma)
+    return peak + gamma * _entmax(s, peak, alpha - 1, gamma, spare)
 
 
 @compiled("contract", "reassoc")
@@ -73,26 +73,57 @@ def _power(w, b):
 
 
 @compiled()
-def _entmax(s, peak, e, gamma):
+def _deformed_log(r, e):
+    """(1 − r^−e) / e"""
+    if e == 1:
+        return 1 - 1 / r
+    if e == 0.5:
+        return 2 - 2 / math.sqrt(r)
+    return -math.expm1(-e * math.log(r)) / e
+
+
+@compiled("contract", "reassoc")
+def _sums(z, count, k, b):
+    """Σ u^b and Σ u^(b−1) for u = [1 + k z]₊."""
+    total, slope = 0.0, 0.0
+    if b == 1:
+        for i in range(count):
+            u = 1 + k * z[i]
+            total += u if u > 0 else 0.0
+            slope += 1.0 if u > 0 else 0.0
+    elif b == 2:
+        for i in range(count):
+            u = 1 + k * z[i]
+            u = u if u > 0 else 0.0
+            total += u * u
+            slope += u
+    else:
+        for i in range(count):
+            power = _power(k * z[i], b)
+            total += power
+            slope += power / (1 + k * z[i]) if power > 0 else 0.0
+    return total, slope
+
+
+@compiled()
+def _entmax(s, peak, e, gamma, spare):
     """For α ≤ 2: p in place of s, and the value above the peak, in units of γ.
 
     With R = Σ (p / p_max) the equation Σ p = 1 reads τ = (1 − R^−e) / e, which Newton's method solves from τ = 0.
     """
-    b, tau = 1 / e, 0.0
+    b, scale, count = 1 / e, 1 / gamma, 0
     for i in range(s.size):
-        s[i] = (s[i] - peak) / gamma
+        s[i] = (s[i] - peak) * scale
+        # Only scores within 1/e of the peak can have probability.
+        spare[count] = s[i]
+        count += e * s[i] > -1
+    tau = 0.0
     for _ in range(STEPS):
-        k = e / (1 - e * tau)
-        total, slope = 0.0, 0.0
-        for i in range(s.size):
-            w = k * s[i]
-            power = _power(w, b)
-            if power > 0:
-                total += power
-                slope += power / (1 + w)
-        gap = -math.expm1(-e * math.log(total)) / e - tau
+        top = 1 - e * tau
+        total, slope = _sums(spare, count, e / top, b)
+        gap = _deformed_log(total, e) - tau
         tau += gap * total / slope
-        if abs(gap) <= TOLERANCE * abs(1 - e * tau):
+        if gap <= TOLERANCE * top:
             break
     k = e / (1 - e * tau)
     total, mean = 0.0, 0.0
@@ -101,10 +132,11 @@ def _entmax(s, peak, e, gamma):
         total += power
         mean += power * s[i] if power > 0 else 0.0
         s[i] = power
+    scale = 1 / total
     for i in range(s.size):
-        s[i] /= total
+        s[i] *= scale
     # Σ p^α = Σ p (1 + e (z − τ)): the value is (τ + e ⟨p, z⟩) / α.
-    return (tau + e * mean / total) / (1 + e)
+    return (tau + e * mean * scale) / (1 + e)
 
 
 @compiled()

@@ -19,23 +19,34 @@ from structmax.numerics.kernel_numba_hypergraph_node import choose, differentiat
 #   chart   needed (V + 1,)    whether the goal builds on the node
 #           order (V + 1,)     those nodes, ascending
 #           score (P + 1,), value (V + 1,), q (E,)
+#           spare              room for the edges of one node
 #   given   required (P + 1,)  1 where a part must be used; all three are empty if none must
 #           met (V + 1,)       how many required parts the derivations of the node have
-#           uses (E,)          how many those have that take the edge, for the edges of one node
+#           uses               how many those have that take the edge, for the edges of one node
+
+
+@compiled()
+def most_edges(first):
+    """Of one node."""
+    most = 0
+    for v in range(first.size - 1):
+        most = max(most, first[v + 1] - first[v])
+    return most
 
 
 @compiled()
 def new_chart(graph, x):
-    nodes, edges = graph[0].size, len(graph[1])
-    score, value, q = np.zeros(x.shape[1] + 1), np.zeros(nodes), np.zeros(edges)
-    return np.zeros(nodes, np.bool_), np.empty(nodes, np.int32), score, value, q
+    first, tails, _ = graph
+    score, value, q = np.zeros(x.shape[1] + 1), np.zeros(first.size), np.zeros(len(tails))
+    return np.zeros(first.size, np.bool_), np.empty(first.size, np.int32), score, value, q, np.empty(most_edges(first))
 
 
 @compiled()
 def new_given(graph, required):
     if required.size == 0:
         return np.zeros(0), np.zeros(0), np.zeros(0)
-    return np.zeros(required.shape[1] + 1), np.zeros(graph[0].size), np.zeros(len(graph[1]))
+    first, _, _ = graph
+    return np.zeros(required.shape[1] + 1), np.zeros(first.size), np.empty(most_edges(first))
 
 
 @compiled()
@@ -49,15 +60,6 @@ def copy(values, out):
 def fill(value, out):
     for i in range(out.size):
         out[i] = value
-
-
-@compiled()
-def most_edges(first):
-    """Of one node."""
-    most = 0
-    for v in range(first.size - 1):
-        most = max(most, first[v + 1] - first[v])
-    return most
 
 
 @compiled()
@@ -136,9 +138,10 @@ def _keep_fullest(uses, q):
 
 
 @compiled()
-def ascend(graph, nodes, score, value, q, given, alpha, gamma):
+def ascend(graph, nodes, chart, given, alpha, gamma):
     """value(v) and q(e) for all nodes that count; returns the value of the goal, which is the last."""
     first, tails, parts = graph
+    _, _, score, value, q, spare = chart
     required, met, uses = given
     for v in nodes:
         start, stop = first[v], first[v + 1]
@@ -147,7 +150,7 @@ def ascend(graph, nodes, score, value, q, given, alpha, gamma):
         if met.size > 0:
             add_up(tails, parts, start, stop, required, met, uses)
             met[v] = _keep_fullest(uses, s)
-        value[v] = choose(s, alpha, gamma)
+        value[v] = choose(s, alpha, gamma, spare)
     goal = nodes[-1]
     if met.size > 0 and met[goal] < total_of(required) and value[goal] < np.inf:
         return -np.inf
@@ -196,13 +199,13 @@ def descend_tangent(graph, nodes, q, d_q, expected, d_expected, d_count):
 @compiled()
 def load(graph, chart, given, nodes, x, required, goal, i, alpha, gamma):
     """Instance i into the chart: the nodes that count, and the value of the goal."""
-    needed, order, score, value, q = chart
+    needed, order, score, _, _, _ = chart
     nodes = reach(graph, goal[i], needed, order, nodes)
     copy(x[i], score)
     if required.size > 0:
         for part in range(x.shape[1]):
             given[0][part] = required[i, part] > 0
-    return nodes, ascend(graph, nodes, score, value, q, given, alpha, gamma)
+    return nodes, ascend(graph, nodes, chart, given, alpha, gamma)
 
 
 @compiled()
@@ -219,7 +222,7 @@ def counts_rows(start, stop, x, required, alpha, gamma, goal, first, tails, part
     """The value and the expected counts of each instance; counts only where `out` has rows."""
     graph = (first, tails, parts)
     chart, given = new_chart(graph, x), new_given(graph, required)
-    _, order, _, _, q = chart
+    _, order, _, _, q, _ = chart
     nodes = order[:0]
     expected, count = np.empty(first.size), np.empty(x.shape[1] + 1)
     for i in range(start, stop):
@@ -238,7 +241,7 @@ def counts_rows(start, stop, x, required, alpha, gamma, goal, first, tails, part
 def counts_jvp_rows(start, stop, x, required, tangent, alpha, gamma, goal, first, tails, parts, out):
     graph = (first, tails, parts)
     chart, given = new_chart(graph, x), new_given(graph, required)
-    _, order, _, _, q = chart
+    _, order, _, _, q, _ = chart
     nodes = order[:0]
     direction, count, d_count = np.zeros(x.shape[1] + 1), np.empty(x.shape[1] + 1), np.empty(x.shape[1] + 1)
     d_value, expected, d_expected = np.zeros(first.size), np.empty(first.size), np.empty(first.size)

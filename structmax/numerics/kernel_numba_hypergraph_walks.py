@@ -108,7 +108,7 @@ def _follow(trie, size, node, e):
 def _weigh(graph, chart, trie, node, v, weight):
     """What is left below each edge of v, the decision after `node`, up to a factor; returns the log of their sum."""
     first, tails, parts = graph
-    _, _, score, value, q = chart
+    _, _, score, value, q, _ = chart
     edge, left, youngest, older = trie
     start, stop = first[v], first[v + 1]
     copy(q[start:stop], weight)
@@ -141,7 +141,7 @@ def _walk_anew(graph, chart, trie, size, goal, noise, stack, path, decided, weig
     Afterwards what is left is summed up anew along the path, not subtracted: nothing is where all is drawn.
     """
     first, tails, parts = graph
-    _, _, score, _, _ = chart
+    _, _, score, _, _, _ = chart
     _, left, _, _ = trie
     stack[0], height, used, total = goal, 1, 0, 0.0
     path[0] = 0
@@ -194,7 +194,7 @@ def _parse(graph, score, nodes, y, covered, taken):
 def _log_prob(graph, chart, nodes, y, alpha, gamma, taken, visits, count):
     """Σ log q over the derivation in `taken` if its parts are y, else −inf; and how often it visits each node."""
     _, tails, parts = graph
-    _, _, score, value, q = chart
+    _, _, score, value, q, _ = chart
     fill(0.0, count)
     for v in nodes:
         visits[v] = 0.0
@@ -260,7 +260,7 @@ def _log_prob_gradient(graph, nodes, q, alpha, gamma, taken, visits, d_value, d_
 def sample_rows(start, stop, x, noise, alpha, gamma, goal, first, tails, parts, out):
     graph = (first, tails, parts)
     chart = new_chart(graph, x)
-    _, order, _, _, q = chart
+    _, order, _, _, q, _ = chart
     nodes = order[:0]
     stack = new_stack(first, tails)
     for i in range(start, stop):
@@ -298,7 +298,7 @@ def log_prob_rows(start, stop, x, y, d_log_prob, alpha, gamma, goal, first, tail
     """The log-probability of each y, and its gradient times `d_log_prob` where `d_x` has rows."""
     graph = (first, tails, parts)
     chart = new_chart(graph, x)
-    _, order, score, _, q = chart
+    _, order, score, _, q, _ = chart
     nodes = order[:0]
     covered, visits, d_value = np.zeros(first.size), np.empty(first.size), np.empty(first.size)
     taken, d_score = np.empty(first.size, np.int32), np.empty(len(tails))

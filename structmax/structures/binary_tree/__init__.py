@@ -37,8 +37,8 @@ class BinaryTree(AbstractStructure):
         [[0, 2], [0, 0], [1, 2], [1, 1], [2, 2]]
 
     Reference:
-        Baker 1979, Trainable grammars for speech recognition; Stern, Andreas and Klein 2017, A minimal span-based neural
-        constituency parser.
+        Baker 1979, Trainable grammars for speech recognition; Stern, Andreas and Klein 2017, A minimal span-based
+        neural constituency parser.
     """
 
     lengths: Tensor | None = None

@@ -48,7 +48,7 @@ def _finish(scores, splits, chart):
 
 @compiled()
 def inside(scores, n, splits, chart):
-    """log Σ over a span's trees of exp(score), in `chart`; without the span itself in `splits`, 0 where that is −inf."""
+    """log Σ over a span's trees of exp(score), in `chart`; without the span itself in `splits`, 0 instead of −inf."""
     start(n, chart)
     for w in range(1, n):
         best_splits(n, w, chart)

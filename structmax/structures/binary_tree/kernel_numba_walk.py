@@ -1,4 +1,4 @@
-"""From a chart down to trees: the best, or drawn ones. Spans are visited depth first, the left child before the right."""
+"""From a chart down to trees, the best or drawn ones. Spans are visited depth first, left children before right."""
 
 import numpy as np
 

@@ -53,8 +53,8 @@ class Ctc(AbstractStructure):
         if not isinstance(scores, Tensor) or scores.dim() < 2 or 0 in scores.shape[-2:]:
             shape = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
             raise ValueError(
-                f"`scores` of a Ctc should have shape (…, T, V) with T, V ≥ 1, for frames and symbols, but are {shape}. "
-                "Batch first: scores (T, B, V) are `scores.transpose(0, 1)`."
+                "`scores` of a Ctc should have shape (…, T, V) with T, V ≥ 1, for frames and symbols, "
+                f"but are {shape}. Batch first: scores (T, B, V) are `scores.transpose(0, 1)`."
             )
         *batch, T, V = scores.shape
         check.whole("blank", self.blank, 0)
@@ -63,11 +63,13 @@ class Ctc(AbstractStructure):
         labels = self.labels
         if not isinstance(labels, Tensor) or labels.dtype != torch.int64:
             kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
-            raise TypeError(f"`labels` should be an int64 tensor (…, L), but is {kind}. Try torch.as_tensor(labels).long().")
+            raise TypeError(
+                f"`labels` should be an int64 tensor (…, L), but is {kind}. Try torch.as_tensor(labels).long()."
+            )
         if labels.dim() < 1 or not check.broadcasts(labels.shape[:-1], batch):
             raise ValueError(
-                f"`labels` should have shape (…, L), where … broadcasts to the batch shape {tuple(batch)} of the scores, "
-                f"but has {tuple(labels.shape)}."
+                f"`labels` should have shape (…, L), where … broadcasts to the batch shape {tuple(batch)} "
+                f"of the scores, but has {tuple(labels.shape)}."
             )
         check.lengths("lengths", self.lengths, batch, T, "frames")
         check.lengths("label_lengths", self.label_lengths, batch, labels.shape[-1], "labels")
@@ -83,8 +85,8 @@ class Ctc(AbstractStructure):
         if bool(wrong.any()):
             found = int(labels.expand_as(wrong)[wrong][0])
             raise ValueError(
-                f"`labels` should be symbols from 0 to {symbols - 1} other than the blank, {self.blank}, but hold {found}. "
-                "Try `label_lengths` to tell labels from padding."
+                f"`labels` should be symbols from 0 to {symbols - 1} other than the blank, {self.blank}, "
+                f"but hold {found}. Try `label_lengths` to tell labels from padding."
             )
 
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
@@ -120,6 +122,6 @@ class Ctc(AbstractStructure):
         (tensor,) = self.tensors(parts)
         return torch.where((tensor > 0).any(-1), tensor.argmax(-1), -1)
 
-    def encode(self, symbols: Tensor, V: int) -> Tensor:  # type: ignore[override]  # noqa: N803
+    def encode(self, symbols: Tensor, V: int) -> Tensor:  # type: ignore[override]
         """Parts (…, T, V) of the symbols of frames (…, T); zeros for −1."""
         return (torch.arange(V, device=symbols.device) == symbols.unsqueeze(-1)).to(torch.get_default_dtype())

@@ -2,8 +2,8 @@
 
 States s = 0 … 2L: even ones are the blanks around the labels, odd ones the labels. A frame's values stand in a row with
 two −inf before them, so that the states s − 2, s − 1 and s, from which a frame is entered, are three windows of one
-array. Each row is kept near 0, what was taken from it is summed in float64. A loop writes one or two arrays: LLVM
-vectorises these.
+array. Values are float64, so that long inputs lose nothing; what is left of them after the peak is taken off, and all
+weights, have the dtype of the scores. A loop writes one or two arrays: LLVM vectorises these.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ class Lattice(NamedTuple):
 
     symbol: np.ndarray  # (S,) int64
     # 0 where state s may follow s − 2, −inf where not
-    skip: np.ndarray  # (S,)
+    skip: np.ndarray  # (S,) float64
     score: np.ndarray  # (S,)
 
 
@@ -38,7 +38,7 @@ class Edges(NamedTuple):
 @compiled()
 def new_lattice(scores, labels):
     states = 2 * labels.shape[1] + 1
-    return Lattice(np.empty(states, np.int64), np.empty(states, scores.dtype), np.empty(states, scores.dtype))
+    return Lattice(np.empty(states, np.int64), np.empty(states), np.empty(states, scores.dtype))
 
 
 @compiled()
@@ -75,70 +75,58 @@ def look_up(scores, symbol, states, score):
         score[s] = scores[symbol[s]]
 
 
-@compiled("nnan", "nsz")
-def level(row):
-    """The greatest value of a row, 0 if all are −inf; anything if one is NaN."""
-    peak = row.dtype.type(-np.inf)
-    for s in range(row.size):
-        peak = max(peak, row[s])
-    return peak if peak > -np.inf else row.dtype.type(0)
-
-
 @compiled()
 def _peak(row, skip, s):
     """The greatest of the values state s is entered from, 0 if all are −inf."""
     skipped, stepped, stayed = row[s] + skip[s], row[s + 1], row[s + 2]
     peak = skipped if skipped > stepped else stepped
     peak = stayed if stayed > peak else peak
-    return peak if peak > -np.inf else row.dtype.type(0)
+    return peak if peak > -np.inf else 0.0
 
 
 @compiled("contract")
-def enter(row, lattice, states, taken, edges, t, out):
-    """Values of the next frame from those of a `row`, less `taken`; the weights of the ways go to `edges` at t."""
+def _enter(row, lattice, states, edges, t, out):
+    """Values of the next frame from those of a `row`; the weights of the ways go to `edges` at t."""
     skip, score = lattice.skip, lattice.score
     skipping, stepping, staying, share = edges.skip[t], edges.step[t], edges.stay[t], edges.share[t]
-    dtype = row.dtype.type
-    zero, one, infinity = dtype(0), dtype(1), dtype(np.inf)
+    dtype = score.dtype.type
+    zero, one = dtype(0), dtype(1)
     for s in range(states):
         peak = _peak(row, skip, s)
-        skipping[s] = exp(row[s] + skip[s] - peak)
-        stepping[s] = exp(row[s + 1] - peak)
+        skipping[s] = exp(dtype(row[s] + skip[s] - peak))
+        stepping[s] = exp(dtype(row[s + 1] - peak))
     for s in range(states):
-        staying[s] = exp(row[s + 2] - _peak(row, skip, s))
+        staying[s] = exp(dtype(row[s + 2] - _peak(row, skip, s)))
     for s in range(states):
         total = skipping[s] + stepping[s] + staying[s]
         share[s] = one / total if total != zero else zero
     for s in range(states):
-        value = score[s] - taken + _peak(row, skip, s) - log(share[s])
-        out[PAD + s] = value if share[s] > zero else share[s] - infinity
+        value = _peak(row, skip, s) + score[s] - log(share[s])
+        out[PAD + s] = value if share[s] > zero else share[s] - np.inf
 
 
 @compiled()
 def inside(scores, length, lattice, states, rows, edges):
-    """Fills rows and edges of one instance of length ≥ 1, as far as they reach (the last is used for all beyond).
+    """Fills the edges of one instance of length ≥ 1 (the last is used for all frames beyond); returns the last row.
 
-    Returns the last row and what has been taken from it.
+    `rows` (2, PAD + S) takes turns.
     """
     enter_first(scores[0], lattice, states, rows[0])
-    last, offset = 0, 0.0
+    for s in range(PAD):
+        rows[1, s] = -np.inf
     for t in range(1, length):
         look_up(scores[t], lattice.symbol, states, lattice.score)
-        here = t if t < len(rows) else 1 - last
-        taken = level(rows[last, PAD : PAD + states])
-        rows[here, :PAD] = -np.inf
-        enter(rows[last], lattice, states, taken, edges, min(t, len(edges.share) - 1), rows[here])
-        last, offset = here, offset + taken
-    return rows[last], offset
+        _enter(rows[(t - 1) % 2], lattice, states, edges, min(t, len(edges.share) - 1), rows[t % 2])
+    return rows[(length - 1) % 2]
 
 
 @compiled()
-def finish(row, states, offset):
-    """The log-partition, and the probabilities of the last two states, the latter of which is the last blank."""
-    label = np.float64(row[states]) if states > 1 else -np.inf
-    blank = np.float64(row[states + 1])
+def finish(row, states):
+    """The log-partition, and the probabilities that the last frame is in the last label and in the blank behind it."""
+    label = row[states] if states > 1 else -np.inf
+    blank = row[states + 1]
     peak = max(label, blank)
     peak = peak if peak > -np.inf else 0.0
     mass = np.exp(label - peak) + np.exp(blank - peak)
     share = 1 / mass if mass != 0 else 0.0
-    return offset + peak + np.log(mass), np.exp(label - peak) * share, np.exp(blank - peak) * share
+    return peak + np.log(mass), np.exp(label - peak) * share, np.exp(blank - peak) * share

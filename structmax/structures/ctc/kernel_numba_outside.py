@@ -40,9 +40,9 @@ def _flow_back(edges, t, states, mass, heads, before):
 
 @compiled()
 def posterior_rows(first, last, scores, labels, label_lengths, lengths, blank, value, out):
-    states = 2 * labels.shape[1] + 1
-    lattice, edges = new_lattice(scores, labels), new_edges(scores.shape[1], states, scores)
-    rows, masses = np.empty((2, PAD + states), scores.dtype), np.empty((3, states), scores.dtype)
+    most = 2 * labels.shape[1] + 1
+    lattice, edges = new_lattice(scores, labels), new_edges(scores.shape[1], most, scores)
+    rows, masses = np.empty((2, PAD + most)), np.empty((3, most), scores.dtype)
     heads = masses[2]
     for b in range(first, last):
         length = lengths[b]
@@ -51,8 +51,8 @@ def posterior_rows(first, last, scores, labels, label_lengths, lengths, blank, v
             value[b] = 0 if label_lengths[b] == 0 else -np.inf
             continue
         states = lay_out(labels[b], label_lengths[b], blank, lattice)
-        row, offset = inside(scores[b], length, lattice, states, rows, edges)
-        value[b], in_label, in_blank = finish(row, states, offset)
+        row = inside(scores[b], length, lattice, states, rows, edges)
+        value[b], in_label, in_blank = finish(row, states)
         masses[0, :states] = 0
         masses[0, max(0, states - 2)] = in_label
         masses[0, states - 1] = in_blank
@@ -66,13 +66,13 @@ def posterior_rows(first, last, scores, labels, label_lengths, lengths, blank, v
 
 @compiled()
 def value_rows(first, last, scores, labels, label_lengths, lengths, blank, value):
-    states = 2 * labels.shape[1] + 1
-    lattice, edges = new_lattice(scores, labels), new_edges(1, states, scores)
-    rows = np.empty((2, PAD + states), scores.dtype)
+    most = 2 * labels.shape[1] + 1
+    lattice, edges = new_lattice(scores, labels), new_edges(1, most, scores)
+    rows = np.empty((2, PAD + most))
     for b in range(first, last):
         if lengths[b] == 0:
             value[b] = 0 if label_lengths[b] == 0 else -np.inf
             continue
         states = lay_out(labels[b], label_lengths[b], blank, lattice)
-        row, offset = inside(scores[b], lengths[b], lattice, states, rows, edges)
-        value[b] = finish(row, states, offset)[0]
+        row = inside(scores[b], lengths[b], lattice, states, rows, edges)
+        value[b] = finish(row, states)[0]

@@ -17,9 +17,12 @@ from structmax.structures.ctc.kernel_numba_outside import scatter
 
 
 @compiled("contract")
-def _arrive(edges, t, states, before, out):
-    """Σ q δvalue(tail) over the ways into each state of frame t."""
-    skip, step, stay, share = edges.skip[t], edges.step[t], edges.stay[t], edges.share[t]
+def _arrive(edges, t, states, before, out, share):
+    """Σ q δvalue(tail) over the ways into each state of frame t, and 1 / the sum of their weights, in float64."""
+    skip, step, stay = edges.skip[t], edges.step[t], edges.stay[t]
+    for s in range(states):
+        total = np.float64(skip[s]) + step[s] + stay[s]
+        share[s] = 1 / total if total != 0 else 0.0
     for s in range(states):
         out[s] = stay[s] * before[s]
     for s in range(1, states):
@@ -31,15 +34,16 @@ def _arrive(edges, t, states, before, out):
 
 
 @compiled()
-def _push(scores, tangent, length, symbol, states, edges, arrived, values):
+def _push(scores, tangent, length, symbol, states, edges, arrived, shares, values):
     """δ of all values (T, S), and what arrives of it from the frame before. 0 at states that cannot be reached."""
-    arrived[0, :states] = 0
+    for s in range(states):
+        arrived[0, s] = 0
+        shares[0, s] = s < 2
     for t in range(length):
         if t > 0:
-            _arrive(edges, t, states, values[t - 1], arrived[t])
+            _arrive(edges, t, states, values[t - 1], arrived[t], shares[t])
         for s in range(states):
-            reached = s < 2 if t == 0 else edges.share[t, s] != 0
-            reached = reached and scores[t, symbol[s]] != -np.inf
+            reached = shares[t, s] != 0 and scores[t, symbol[s]] != -np.inf
             values[t, s] = arrived[t, s] + tangent[t, symbol[s]] if reached else 0.0
 
 
@@ -57,9 +61,9 @@ def _start(states, in_label, in_blank, values, mass, flow):
 
 
 @compiled("contract")
-def _flow_back(edges, t, states, arrived, values, mass, flow, new_mass, new_flow):
+def _flow_back(edges, t, states, arrived, share, values, mass, flow, new_mass, new_flow):
     """Masses and their δ, the flow, of the states in the frame before t, where `values` are the δ of their values."""
-    skip, step, stay, share = edges.skip[t], edges.step[t], edges.stay[t], edges.share[t]
+    skip, step, stay = edges.skip[t], edges.step[t], edges.stay[t]
     for s in range(states):
         flow[s] = share[s] * (flow[s] - arrived[s] * mass[s])
     for s in range(states):
@@ -84,8 +88,8 @@ def _flow_back(edges, t, states, arrived, values, mass, flow, new_mass, new_flow
 def tangent_rows(first, last, scores, labels, label_lengths, lengths, blank, tangent, out):
     frames, most = scores.shape[1], 2 * labels.shape[1] + 1
     lattice, edges = new_lattice(scores, labels), new_edges(frames, most, scores)
-    rows = np.empty((2, PAD + most), scores.dtype)
-    arrived, values = np.empty((frames, most)), np.empty((frames, most))
+    rows = np.empty((2, PAD + most))
+    arrived, shares, values = np.empty((frames, most)), np.empty((frames, most)), np.empty((frames, most))
     mass, flow = np.empty((2, most)), np.empty((2, most))
     for b in range(first, last):
         length = lengths[b]
@@ -93,15 +97,15 @@ def tangent_rows(first, last, scores, labels, label_lengths, lengths, blank, tan
         if length == 0:
             continue
         states = lay_out(labels[b], label_lengths[b], blank, lattice)
-        row, offset = inside(scores[b], length, lattice, states, rows, edges)
-        _, in_label, in_blank = finish(row, states, offset)
+        row = inside(scores[b], length, lattice, states, rows, edges)
+        _, in_label, in_blank = finish(row, states)
         symbol = lattice.symbol
-        _push(scores[b], tangent[b], length, symbol, states, edges, arrived, values)
+        _push(scores[b], tangent[b], length, symbol, states, edges, arrived, shares, values)
         here = 0
         _start(states, in_label, in_blank, values[length - 1], mass[here], flow[here])
         for t in range(length - 1, -1, -1):
             scatter(flow[here], symbol, states, blank, out[b, t])
             if t > 0:
                 now, before = (mass[here], flow[here]), (mass[1 - here], flow[1 - here])
-                _flow_back(edges, t, states, arrived[t], values[t - 1], *now, *before)
+                _flow_back(edges, t, states, arrived[t], shares[t], values[t - 1], *now, *before)
                 here = 1 - here

@@ -31,7 +31,7 @@ def _enter_best(row, lattice, states, out):
 def argmax_rows(first, last, scores, labels, label_lengths, lengths, blank, y):
     most = 2 * labels.shape[1] + 1
     lattice = new_lattice(scores, labels)
-    rows = np.empty((scores.shape[1], PAD + most), scores.dtype)
+    rows = np.empty((scores.shape[1], PAD + most))
     for b in range(first, last):
         length = lengths[b]
         if length == 0:
@@ -55,9 +55,8 @@ def argmax_rows(first, last, scores, labels, label_lengths, lengths, blank, y):
 
 
 @compiled()
-def _drawn(weights, uniform):
-    """The first of three at which the cumulative weight exceeds uniform · total, among those with weight."""
-    skip, step, stay = weights
+def _drawn(skip, step, stay, uniform):
+    """How many states to go back: by the first of the three weights at which their sum exceeds uniform · total."""
     level = uniform * (skip + step + stay)
     if skip > level and skip > 0:
         return 2
@@ -71,24 +70,25 @@ def _drawn(weights, uniform):
 def sample_rows(first, last, scores, labels, label_lengths, lengths, blank, noise, y):
     most = 2 * labels.shape[1] + 1
     lattice, edges = new_lattice(scores, labels), new_edges(scores.shape[1], most, scores)
-    rows = np.empty((2, PAD + most), scores.dtype)
+    rows = np.empty((2, PAD + most))
     for b in range(first, last):
         length = lengths[b]
         if length == 0:
             continue
         states = lay_out(labels[b], label_lengths[b], blank, lattice)
-        row, offset = inside(scores[b], length, lattice, states, rows, edges)
-        _, in_label, in_blank = finish(row, states, offset)
+        row = inside(scores[b], length, lattice, states, rows, edges)
+        _, in_label, in_blank = finish(row, states)
         if not in_label + in_blank > 0:
             continue
-        ends = scores.dtype.type(0), scores.dtype.type(in_label), scores.dtype.type(in_blank)
         for draw in range(noise.shape[1]):
             s, drawn = states - 1, 0
             for t in range(length - 1, -1, -1):
                 # The first state has one way in, and so has the end of a string without labels: nothing to draw.
                 if s > 0:
-                    after = t + 1
-                    ways = ends if after == length else (edges.skip[after, s], edges.step[after, s], edges.stay[after, s])
-                    s -= _drawn(ways, noise[b, draw, drawn])
+                    uniform = noise[b, draw, drawn]
                     drawn += 1
+                    if t == length - 1:
+                        s -= _drawn(0.0, in_label, in_blank, uniform)
+                    else:
+                        s -= _drawn(edges.skip[t + 1, s], edges.step[t + 1, s], edges.stay[t + 1, s], uniform)
                 y[b, draw, t, lattice.symbol[s]] = 1

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from structmax import check
-from structmax.contract import AbstractStructure, Scores
+from structmax.contract import AbstractStructure, Scores, outside_transforms
 from structmax.numerics.hyperedges import Hyperedges, listed, most_decisions
 
 
@@ -50,6 +50,9 @@ class Hypergraph(AbstractStructure):
     event_dim: ClassVar[int] = 1
     per_instance: ClassVar[tuple[str, ...]] = ("goal",)
     recursion = staticmethod(listed)
+    # made of the fields once: the edges by head, and the number of parts they use
+    grouped: ClassVar[Hyperedges]
+    size: ClassVar[int]
 
     def __post_init__(self) -> None:
         check.hyperedges(self.head, self.tails, self.part)
@@ -60,6 +63,9 @@ class Hypergraph(AbstractStructure):
                 f"but lies between {int(goal.min())} and {int(goal.max())}."
             )
         object.__setattr__(self, "goal", goal)
+        with outside_transforms():
+            object.__setattr__(self, "grouped", self._grouped())
+            object.__setattr__(self, "size", int(self.grouped.parts.max()) + 1)
 
     @classmethod
     def from_function(cls, edges: Callable[..., Iterator[tuple[int, ...]]], *sizes: int, goal: Any = None) -> Any:
@@ -87,20 +93,18 @@ class Hypergraph(AbstractStructure):
         rows = torch.from_numpy(list_edges(edges, *sizes))
         return cls(rows[:, 0].contiguous(), rows[:, 2:].contiguous(), rows[:, 1].contiguous(), goal)
 
-    @functools.cached_property
-    def grouped(self) -> Hyperedges:
+    def _grouped(self) -> Hyperedges:
         """The edges by head."""
         part = torch.arange(len(self.head)) if self.part is None else self.part.cpu()
         columns = [t.unsqueeze(1) if t.dim() == 1 else t for t in (self.tails.cpu(), part)]
         return Hyperedges.of(self.head.cpu(), columns[0], columns[1], int(self.head.max()) + 1).pruned()
 
     def check(self, scores: Scores) -> None:
-        least = int(self.grouped.parts.max()) + 1
-        if not isinstance(scores, Tensor) or scores.dim() < 1 or scores.shape[-1] < least:
+        if not isinstance(scores, Tensor) or scores.dim() < 1 or scores.shape[-1] < self.size:
             shape = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
             raise ValueError(
-                f"`scores` of this Hypergraph should have shape (…, P) with P ≥ {least}, its parts, but are {shape}. "
-                "Try scores.flatten(-2) if your parts form a matrix."
+                f"`scores` of this Hypergraph should have shape (…, P) with P ≥ {self.size}, its parts, "
+                f"but are {shape}. Try scores.flatten(-2) if your parts form a matrix."
             )
 
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:

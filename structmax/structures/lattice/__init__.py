@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from structmax import check
-from structmax.contract import AbstractStructure, Scores
+from structmax.contract import AbstractStructure, Scores, outside_transforms
 from structmax.numerics.hyperedges import Hyperedges, listed, most_decisions
 
 
@@ -38,6 +37,9 @@ class Lattice(AbstractStructure):
     event_dim: ClassVar[int] = 1
     per_instance: ClassVar[tuple[str, ...]] = ("goal",)
     recursion = staticmethod(listed)
+    # made of the fields once: the edges by head, and the sink among the nodes in order
+    grouped: ClassVar[Hyperedges]
+    goal: ClassVar[Tensor]
 
     def __post_init__(self) -> None:
         if not isinstance(self.edges, Tensor) or self.edges.dim() != 2 or self.edges.shape[1] != 2:
@@ -45,7 +47,9 @@ class Lattice(AbstractStructure):
             raise ValueError(f"`edges` should be an integer tensor (E, 2) of pairs (from, to), but is {shape}.")
         if self.edges.is_floating_point():
             raise TypeError(f"`edges` should hold integers, but has dtype {self.edges.dtype}. Try `edges.long()`.")
-        object.__setattr__(self, "goal", torch.tensor(int(self._order[self.sink])))
+        with outside_transforms():
+            object.__setattr__(self, "grouped", self._grouped())
+            object.__setattr__(self, "goal", self._order[self.sink].clone())
 
     @functools.cached_property
     def _order(self) -> Tensor:
@@ -70,8 +74,7 @@ class Lattice(AbstractStructure):
         rank[torch.tensor(ready)] = torch.arange(nodes)
         return rank
 
-    @functools.cached_property
-    def grouped(self) -> Hyperedges:
+    def _grouped(self) -> Hyperedges:
         """Each edge builds its end from its start; one edge without tails and parts builds the source."""
         ends = self._order[self.edges.long().cpu()]
         leaf = torch.tensor([-1])
@@ -84,7 +87,8 @@ class Lattice(AbstractStructure):
         if not isinstance(scores, Tensor) or scores.dim() < 1 or scores.shape[-1] != len(self.edges):
             shape = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
             raise ValueError(
-                f"`scores` of this Lattice should have shape (…, {len(self.edges)}), one for each edge, but are {shape}."
+                f"`scores` of this Lattice should have shape (…, {len(self.edges)}), one for each edge, "
+                f"but are {shape}."
             )
 
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
@@ -119,7 +123,7 @@ class Lattice(AbstractStructure):
         (tensor,) = self.tensors(parts)
         along = self._order[self.edges[:, 0].cpu()].to(tensor.device)
         last = int(along.max()) + 1 if len(along) else 0
-        order = torch.where(tensor > 0, along, last).argsort(-1, stable=True)
+        order = torch.where(tensor > 0, along, last).argsort(dim=-1, stable=True)
         longest = int((tensor > 0).sum(-1).max()) if tensor.numel() else 0
         chosen = tensor.gather(-1, order) > 0
         return torch.where(chosen, order, -1)[..., :longest]

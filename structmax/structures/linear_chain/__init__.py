@@ -78,28 +78,31 @@ class LinearChain(AbstractStructure):
                 f"but has {tuple(unary.shape)}."
             )
         *batch, N, C = unary.shape
-        shapes = {"pairwise": ((C, C), (*batch, C, C), (*batch, N - 1, C, C))}
-        shapes |= {"start": ((C,), (*batch, C)), "end": ((C,), (*batch, C))}
-        for name, tensor in (("pairwise", pairwise), ("start", start), ("end", end)):
-            if tensor is None and name != "pairwise":
-                continue
-            if tuple(tensor.shape) not in shapes[name]:
-                *others, last = map(str, dict.fromkeys(shapes[name]))
-                wanted = f"{', '.join(others)} or {last}" if others else last
-                hint = " Did you include a start transition?" if tensor.shape[-3:] == (N, C, C) else ""
-                raise ValueError(
-                    f"`{name}` should have shape {wanted} to match `unary` {tuple(unary.shape)}, "
-                    f"but has {tuple(tensor.shape)}.{hint}"
-                )
-            check.same_device(name, tensor, unary)
-            if tensor.dtype != unary.dtype:
-                raise TypeError(
-                    f"`{name}` should have the dtype of `unary`, {unary.dtype}, but has {tensor.dtype}. "
-                    f"Try `{name}.to(unary.dtype)`."
-                )
+        self._fits("pairwise", pairwise, unary, (C, C), (*batch, C, C), (*batch, N - 1, C, C))
+        for name, ends in (("start", start), ("end", end)):
+            if ends is not None:
+                self._fits(name, ends, unary, (C,), (*batch, C))
         check.lengths("lengths", self.lengths, batch, N, "positions")
         if self.keep is not None:
             check.mask_like("keep", self.keep, unary[..., 0])
+
+    @staticmethod
+    def _fits(name: str, tensor: Tensor, unary: Tensor, *shapes: tuple[int, ...]) -> None:
+        if tuple(tensor.shape) not in shapes:
+            *others, last = map(str, dict.fromkeys(shapes))
+            wanted = f"{', '.join(others)} or {last}" if others else last
+            N, C = unary.shape[-2:]
+            hint = " Did you include a start transition?" if tensor.shape[-3:] == (N, C, C) else ""
+            raise ValueError(
+                f"`{name}` should have shape {wanted} to match `unary` {tuple(unary.shape)}, "
+                f"but has {tuple(tensor.shape)}.{hint}"
+            )
+        check.same_device(name, tensor, unary)
+        if tensor.dtype != unary.dtype:
+            raise TypeError(
+                f"`{name}` should have the dtype of `unary`, {unary.dtype}, but has {tensor.dtype}. "
+                f"Try `{name}.to(unary.dtype)`."
+            )
 
     def field_batch_dim(self, name: str) -> int:
         return getattr(self, name).dim() - (name == "keep")
@@ -157,7 +160,7 @@ class LinearChain(AbstractStructure):
         # One number for each label.
         return scores[0].shape[-2]
 
-    def enumerate(self, scores: Scores) -> LinearChainParts:
+    def enumerate(self, scores: Scores) -> Any:
         unary, pairwise = scores[:2]
         N, C = unary.shape
         positions = list(range(N if self.lengths is None else int(self.lengths)))

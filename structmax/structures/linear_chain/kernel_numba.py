@@ -17,10 +17,11 @@ from structmax.structures.linear_chain.kernel_numba_scaled import (
     NARROW,
     flat_of,
     inside,
-    outside,
+    outside_each,
+    outside_shared,
     rows_of,
 )
-from structmax.structures.linear_chain.kernel_numba_tangent import log_tangent, scaled_tangent
+from structmax.structures.linear_chain.kernel_numba_tangent import inside_tangent, log_tangent, outside_tangent
 from structmax.structures.linear_chain.kernel_numba_walk import best_inside, mark_best, mark_draw, mark_log_draw
 
 # --- slices of the batch -------------------------------------------------------------------------------------------
@@ -33,17 +34,21 @@ def _scratch(unary):
     """What `inside` fills: α, factors, what reaches a position, e^pairwise, shifts, the smallest α."""
     n, size = unary.shape[1:]
     width = whole(size)
-    alpha, factor = rows_of(n, width, unary), rows_of(n, width, unary)
-    reach, lowest = rows_of(1, width, unary)[0], rows_of(1, BLOCK, unary)[0]
-    return alpha, factor, reach, flat_of(size * size, unary), np.empty(n, unary.dtype), lowest
+    peaks = np.empty(n, unary.dtype)
+    alpha, factor = rows_of(n, width, peaks), rows_of(n, width, peaks)
+    reach, lowest = rows_of(1, width, peaks)[0], rows_of(1, BLOCK, peaks)[0]
+    return alpha, factor, reach, flat_of(size * size, peaks), peaks, lowest
 
 
 @compiled()
 def _clear(length, unary, pairwise, what):
     """Writes `what` where parts count, and zeros behind the length."""
-    last = max(length - 1, 0)
-    unary[:length], pairwise[:last] = what, what
-    unary[length:], pairwise[last:] = 0, 0
+    for t in range(len(unary)):
+        for c in range(unary.shape[1]):
+            unary[t, c] = what if t < length else 0
+    for t in range(len(pairwise)):
+        for k in range(pairwise.shape[1]):
+            pairwise[t, k] = what if t < length - 1 else 0
 
 
 @compiled()
@@ -68,10 +73,13 @@ def _marginals(start, stop, unary, pairwise, lengths, value, d_unary, d_pairwise
         if length > 0:
             state, value[b], total = inside(u, w, length, alpha, factor, reach, matrix, peaks, lowest)
         if state == FINE and length > 0:
-            outside(w, length, total, alpha, factor, matrix, peaks, d_u, d_w)
+            if len(w) == 1:
+                outside_shared(length, total, alpha, factor, matrix, d_u, d_w[0])
+            else:
+                outside_each(w, length, total, alpha, factor, matrix, peaks, d_u, d_w)
             d_u[length:], d_w[length - 1 :] = 0, 0
             continue
-        _clear(length, d_u, d_w, np.nan if state == BROKEN else 0)
+        _clear(length, d_u, d_w, np.nan if state == BROKEN else 0.0)
         if state == NARROW:
             a, log_reach = log_scratch(u)
             state, value[b] = log_inside(u, w, length, a, log_reach)
@@ -84,27 +92,29 @@ def _marginals(start, stop, unary, pairwise, lengths, value, d_unary, d_pairwise
 @compiled()
 def _tangent(start, stop, unary, pairwise, t_unary, t_pairwise, lengths, d_unary, d_pairwise):
     alpha, factor, reach, matrix, peaks, lowest = _scratch(unary)
+    alpha_t, slopes = rows_of(alpha.shape[0], alpha.shape[1], peaks), flat_of(pairwise.shape[2], peaks)
     for b in range(start, stop):
         u, w, length, d_u, d_w = unary[b], pairwise[b], lengths[b], d_unary[b], d_pairwise[b]
-        _clear(length, d_u, d_w, 0)
+        t_u, t_w = t_unary[b], t_pairwise[b]
+        _clear(length, d_u, d_w, 0.0)
         if length == 0:
             continue
         state, _, _ = inside(u, w, length, alpha, factor, reach, matrix, peaks, lowest)
         if state == FINE:
-            scaled_tangent(w, length, alpha, factor, matrix, peaks, t_unary[b], t_pairwise[b], d_u, d_w)
+            inside_tangent(w, length, alpha, factor, matrix, peaks, t_u, t_w, slopes, alpha_t)
+            outside_tangent(w, length, alpha, factor, matrix, peaks, t_u, t_w, slopes, alpha_t, d_u, d_w)
         elif state == NARROW:
             a, log_reach = log_scratch(u)
             state, _ = log_inside(u, w, length, a, log_reach)
             if state == FINE:
-                log_tangent(w, length, a, log_reach, t_unary[b], t_pairwise[b], d_u, d_w)
+                log_tangent(w, length, a, log_reach, t_u, t_w, d_u, d_w)
         if state == BROKEN:
             _clear(length, d_u, d_w, np.nan)
 
 
 @compiled()
 def _argmax(start, stop, unary, pairwise, lengths, y_unary, y_pairwise):
-    n, size = unary.shape[1:]
-    best, reach, matrix = rows_of(n, whole(size), unary), rows_of(1, whole(size), unary)[0], flat_of(size * size, unary)
+    best, _, reach, matrix, _, _ = _scratch(unary)
     for b in range(start, stop):
         u, w, length, y_u, y_w = unary[b], pairwise[b], lengths[b], y_unary[b], y_pairwise[b]
         state = best_inside(u, w, length, best, reach, matrix)

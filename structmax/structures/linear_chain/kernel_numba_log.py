@@ -95,10 +95,10 @@ def last_marginals(a, p):
 
 
 @compiled()
-def _ceilings(reach, p, out):
-    """`reach` where there is mass; +inf, so that exp gives 0, elsewhere."""
-    for j in range(p.size):
-        out[j] = reach[j] if p[j] > 0 else np.inf
+def ceilings(reach, x, floor, out):
+    """`reach` where x is above `floor`; elsewhere +inf, so that the exp of a difference is 0."""
+    for j in range(x.size):
+        out[j] = reach[j] if x[j] > floor else np.inf
 
 
 @compiled("contract", "reassoc")
@@ -120,7 +120,7 @@ def log_outside(pairwise, length, a, reach, d_unary, d_pairwise):
     last_marginals(a[length - 1], d_unary[length - 1])
     for t in range(length - 1, 0, -1):
         block, out = transitions(pairwise, t), transitions(d_pairwise, t)
-        _ceilings(reach[t], d_unary[t], ceiling)
+        ceilings(reach[t], d_unary[t], 0.0, ceiling)
         mass = 0.0
         for i in range(size):
             share = d_unary.dtype.type(0)

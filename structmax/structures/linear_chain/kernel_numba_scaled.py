@@ -24,7 +24,7 @@ CORRECTION = 64
 
 @compiled()
 def rows_of(count, width, like):
-    """Zeros (count, width), aligned to blocks."""
+    """Zeros (count, width) with the dtype of the vector `like`, aligned to blocks."""
     buffer = np.zeros(count * width + BLOCK, like.dtype)
     start = -(buffer.ctypes.data // buffer.itemsize) % BLOCK
     return buffer[start : start + count * width].reshape(count, width)
@@ -54,6 +54,12 @@ def sum_of(x):
     for i in range(x.size):
         total += x[i]
     return total
+
+
+@compiled()
+def copy(x, out):
+    for i in range(x.size):
+        out[i] = x[i]
 
 
 @compiled()
@@ -119,7 +125,10 @@ def inside(unary, pairwise, length, alpha, factor, reach, matrix, peaks, lowest)
             scale = 1.0
     # What is not zero is at least this, or it might have come out as zero or with few digits.
     tiny = 4 * size * float(np.finfo(unary.dtype).tiny) * math.exp(range_pairwise)
-    if least < tiny or (forbids and np.min(lowest) < tiny * math.exp(range_unary)):
+    smallest = np.inf
+    for low in lowest:
+        smallest = min(smallest, low)
+    if least < tiny or (forbids and smallest < tiny * math.exp(range_unary)):
         return NARROW, 0.0, 0.0
     if total == 0:
         return INFEASIBLE, -np.inf, 0.0
@@ -139,12 +148,15 @@ def add_outer_products(left, right, first, last, counts):
 
 
 @compiled()
-def _outside_shared(length, total, alpha, factor, matrix, d_unary, d_pairwise):
-    """Unary marginals, and how often each transition is expected: outer products of α and gates, times e^pairwise."""
+def outside_shared(length, total, alpha, factor, matrix, d_unary, d_pairwise):
+    """The marginals where one matrix serves all positions, after `inside`; the factors become gates, factor · β.
+
+    How often a transition is expected: the sum of the outer products of α and gates, times e^pairwise.
+    """
     dtype = alpha.dtype.type
     size, width = d_unary.shape[1], alpha.shape[1]
-    transposed, counts = flat_of(size * size, alpha), rows_of(size, width, alpha)
-    beta, mass = rows_of(2, width, alpha)
+    transposed, counts = flat_of(size * size, matrix), rows_of(size, width, matrix)
+    beta, mass = rows_of(2, width, matrix)
     transpose(matrix, size, transposed)
     beta[:size] = dtype(1 / total)
     last = length - 1
@@ -167,11 +179,14 @@ def _outside_shared(length, total, alpha, factor, matrix, d_unary, d_pairwise):
 
 
 @compiled()
-def _outside_each(pairwise, length, total, alpha, factor, matrix, peaks, d_unary, d_pairwise):
-    """Unary and pairwise marginals. `matrix` holds the last of the transitions; the others are made again."""
+def outside_each(pairwise, length, total, alpha, factor, matrix, peaks, d_unary, d_pairwise):
+    """The marginals where each position has a matrix of its own, after `inside`; the factors become gates.
+
+    `matrix` still holds the last of them; the others are made again.
+    """
     dtype = alpha.dtype.type
     size = d_unary.shape[1]
-    beta, mass = rows_of(2, alpha.shape[1], alpha)
+    beta, mass = rows_of(2, alpha.shape[1], matrix)
     beta[:size] = dtype(1 / total)
     for t in range(length - 1, -1, -1):
         share = dtype(1) / meet(beta, alpha[t], factor[t], mass)
@@ -181,12 +196,3 @@ def _outside_each(pairwise, length, total, alpha, factor, matrix, peaks, d_unary
                 exp_shifted(pairwise[t - 1], peaks[t - 1], matrix)
             dot_rows(factor[t], size, matrix, size, beta)
             scale_both(alpha[t - 1], share, matrix, factor[t], size, d_pairwise[t - 1])
-
-
-@compiled()
-def outside(pairwise, length, total, alpha, factor, matrix, peaks, d_unary, d_pairwise):
-    """The marginals, after `inside`. The factors become gates, factor · β."""
-    if len(pairwise) == 1:
-        _outside_shared(length, total, alpha, factor, matrix, d_unary, d_pairwise[0])
-    else:
-        _outside_each(pairwise, length, total, alpha, factor, matrix, peaks, d_unary, d_pairwise)

@@ -4,11 +4,10 @@ import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
 from structmax.numerics.kernel_numba_math import exp
-from structmax.structures.linear_chain.kernel_numba_log import last_marginals, transitions
+from structmax.structures.linear_chain.kernel_numba_log import ceilings, last_marginals, transitions
 from structmax.structures.linear_chain.kernel_numba_scaled import (
     add_outer_products,
     exp_shifted,
-    flat_of,
     rows_of,
     sum_of,
 )
@@ -45,19 +44,19 @@ def _set_transitions(t, pairwise, t_pairwise, peaks, matrix, slopes):
 
 
 @compiled()
-def _inside_tangent(pairwise, length, alpha, factor, matrix, peaks, t_unary, t_pairwise, slopes, alpha_t):
+def inside_tangent(pairwise, length, alpha, factor, matrix, peaks, t_unary, t_pairwise, slopes, alpha_t):
     """Fills α′, up to a multiple of α at each position, such that Σ α′ = 0."""
     size = t_unary.shape[1]
-    own = rows_of(1, alpha.shape[1], alpha)[0]
+    own = rows_of(1, alpha.shape[1], peaks)[0]
+    _times_tangent(alpha[0], t_unary[0], alpha_t[0])
     for t in range(length):
-        _times_tangent(alpha[t], t_unary[t], own)
         here = alpha_t[t]
-        here[:] = own
         if t > 0:
             if t <= len(pairwise):
                 _set_transitions(t, pairwise, t_pairwise, peaks, matrix, slopes)
             weigh_rows(alpha_t[t - 1], 1, size, matrix, size, here)
             add_rows(alpha[t - 1], 1, size, slopes, size, here)
+            _times_tangent(alpha[t], t_unary[t], own)
             for c in range(here.size):
                 here[c] = factor[t, c] * here[c] + own[c]
         _subtract(sum_of(here) / sum_of(alpha[t]), alpha[t], here)
@@ -75,7 +74,7 @@ def _write_each(alpha, alpha_t, gate, gate_t, matrix, slopes, size, out):
 @compiled()
 def _write_shared(length, alpha, alpha_t, gate, gate_t, matrix, slopes, size, out):
     """The derivatives of Σ α e^pairwise gate over all positions."""
-    counts, counts_t = rows_of(size, alpha.shape[1], alpha), rows_of(size, alpha.shape[1], alpha)
+    counts, counts_t = rows_of(size, alpha.shape[1], out), rows_of(size, alpha.shape[1], out)
     add_outer_products(alpha, gate, 0, length - 1, counts)
     add_outer_products(alpha, gate_t, 0, length - 1, counts_t)
     add_outer_products(alpha_t, gate, 0, length - 1, counts_t)
@@ -87,14 +86,14 @@ def _write_shared(length, alpha, alpha_t, gate, gate_t, matrix, slopes, size, ou
 
 
 @compiled()
-def scaled_tangent(pairwise, length, alpha, factor, matrix, peaks, t_unary, t_pairwise, d_unary, d_pairwise):
-    """The derivatives of the marginals, after `inside`. The factors become gates, factor · β."""
+def outside_tangent(
+    pairwise, length, alpha, factor, matrix, peaks, t_unary, t_pairwise, slopes, alpha_t, d_unary, d_pairwise
+):
+    """The derivatives of the marginals, after `inside` and `inside_tangent`. The factors become gates, factor · β."""
     dtype = alpha.dtype.type
     size, width = t_unary.shape[1], alpha.shape[1]
-    alpha_t, gate_t = rows_of(length, width, alpha), rows_of(length, width, alpha)
-    beta, beta_t, other = rows_of(3, width, alpha)
-    slopes = flat_of(size * size, alpha)
-    _inside_tangent(pairwise, length, alpha, factor, matrix, peaks, t_unary, t_pairwise, slopes, alpha_t)
+    gate_t = rows_of(length, width, peaks)
+    beta, beta_t, other = rows_of(3, width, peaks)
     beta[:size] = dtype(1)
     for t in range(length - 1, -1, -1):
         mass, mass_t = dtype(0), dtype(0)
@@ -183,12 +182,14 @@ def log_tangent(pairwise, length, a, reach, t_unary, t_pairwise, d_unary, d_pair
     size = a.shape[1]
     a_t, reach_t = np.zeros((length, size)), np.zeros((length, size))
     p, p_t = np.empty((length, size)), np.empty((length, size))
-    # What nothing reaches is not to be divided by.
-    ceiling = np.where(reach[:length] > -np.inf, reach[:length], np.inf)
+    ceiling = np.empty((length, size))
+    for t in range(length):
+        ceilings(reach[t], a[t], -np.inf, ceiling[t])
     _log_inside_tangent(pairwise, length, a, ceiling, t_unary, t_pairwise, a_t, reach_t)
     last = length - 1
     last_marginals(a[last], p[last])
-    p_t[last] = p[last] * a_t[last]
+    for c in range(size):
+        p_t[last, c] = p[last, c] * a_t[last, c]
     for t in range(last, 0, -1):
         block, t_block, out = transitions(pairwise, t), transitions(t_pairwise, t), transitions(d_pairwise, t)
         mass, mass_t = 0.0, 0.0
@@ -204,4 +205,6 @@ def log_tangent(pairwise, length, a, reach, t_unary, t_pairwise, d_unary, d_pair
         for i in range(size):
             p[t - 1, i] /= mass
             p_t[t - 1, i] -= mass_t * p[t - 1, i]
-    d_unary[:length] = p_t
+    for t in range(length):
+        for c in range(size):
+            d_unary[t, c] = p_t[t, c]

@@ -6,7 +6,7 @@ from structmax.numerics.kernel_numba import compiled
 from structmax.numerics.kernel_numba_math import exp
 from structmax.structures.linear_chain.kernel_numba_log import transitions
 from structmax.structures.linear_chain.kernel_numba_row import climb, extremes
-from structmax.structures.linear_chain.kernel_numba_scaled import BROKEN, FINE, INFEASIBLE, sum_of
+from structmax.structures.linear_chain.kernel_numba_scaled import BROKEN, FINE, INFEASIBLE, copy, sum_of
 from structmax.structures.linear_chain.kernel_numba_step import best_row
 
 
@@ -34,7 +34,7 @@ def best_inside(unary, pairwise, length, best, reach, matrix):
                 return BROKEN
             if t == len(pairwise):
                 # Memory may end behind the last matrix, and reading goes on for a block.
-                matrix[: size * size] = pairwise[t - 1]
+                copy(pairwise[t - 1], matrix)
             best_row(best[t - 1], 1, size, pairwise[t - 1] if t < len(pairwise) else matrix, size, reach)
         peak = climb(reach, unary[t], peak, best[t])
         if peak == -np.inf:
@@ -78,13 +78,12 @@ def mark_draw(pairwise, length, noise, alpha, matrix, peaks, weights, d_unary, d
     label = -1
     for t in range(length - 1, -1, -1):
         after = label
-        weights[:] = alpha[t, :size]
-        if after >= 0:
-            for c in range(size):
-                if len(pairwise) == 1:
-                    weights[c] *= matrix[c * size + after]
-                else:
-                    weights[c] *= exp(pairwise[t, c * size + after] - peaks[t])
+        for c in range(size):
+            weights[c] = alpha[t, c]
+            if after >= 0 and len(pairwise) == 1:
+                weights[c] *= matrix[c * size + after]
+            elif after >= 0:
+                weights[c] *= exp(pairwise[t, c * size + after] - peaks[t])
         label = _choose(weights, noise[length - 1 - t])
         _mark(t, label, after, d_unary, d_pairwise)
 

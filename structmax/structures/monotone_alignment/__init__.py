@@ -222,7 +222,7 @@ class MonotoneAlignment(AbstractStructure):
         path.scatter_(-2, torch.where(flat > 0, rank, longest).unsqueeze(-1).expand_as(found), found)
         return path[..., :longest, :]
 
-    def encode(self, path: Tensor, N: int, M: int) -> Any:  # type: ignore[override]  # noqa: N803
+    def encode(self, path: Tensor, N: int, M: int) -> Any:  # type: ignore[override]
         """Parts from a path as `decode` returns it, for sequences of N and M items; −1 stands for nothing."""
         shapes = [(N, M), (N, M + 1), (N + 1, M)] if self.gaps else [(N, M)]
         parts = []

@@ -3,6 +3,10 @@
 Room functions take scores (B, N, M), or match (B, N, M), delete (B, N, M + 1) and insert (B, N + 1, M).
 """
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -55,7 +59,7 @@ def _write(planes, outs, grid, strip, scratch):
 def _expect_rows(first, stop, sources, rows, columns, local, band, best, wanted, value, wide, outs):
     """The value, expected parts where they are wanted, and which instances ask for wider floats."""
     tensors = len(sources)
-    scratch = new_scratch(new_grid(tensors, sources[0].shape[1], sources[0].shape[2], band, local), sources[0], 0)
+    scratch = new_scratch(sources, local, 0)
     for b in range(first, stop):
         grid = new_grid(tensors, rows[b], columns[b], band, local)
         source = at(sources, b)
@@ -85,7 +89,7 @@ def _expect_rows(first, stop, sources, rows, columns, local, band, best, wanted,
 def _tangent_rows(first, stop, sources, directions, rows, columns, local, band, wide, outs):
     """The Hessian times the directions."""
     tensors = len(sources)
-    scratch = new_scratch(new_grid(tensors, sources[0].shape[1], sources[0].shape[2], band, local), sources[0], 1)
+    scratch = new_scratch(sources, local, 1)
     for b in range(first, stop):
         grid = new_grid(tensors, rows[b], columns[b], band, local)
         source, direction, out = at(sources, b), at(directions, b), at(outs, b)
@@ -114,8 +118,24 @@ def _tangent_rows(first, stop, sources, directions, rows, columns, local, band, 
 # --- the questions -------------------------------------------------------------------------------------------------
 
 
-def _work(tensors: tuple[Tensor, ...]) -> int:
-    return VISITS * tensors[0].numel()
+def _widening(ask: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+    """Asks again in float64 for the instances whose scores are too large for exponents in float32.
+
+    `ask(wide, *tensors, **fields)` says in `wide` (B,) which these are.
+    """
+
+    @functools.wraps(ask)
+    def answer(*tensors: Tensor, **fields: Any) -> tuple[Tensor, ...]:
+        wide = torch.zeros(len(tensors[0]), dtype=torch.bool)
+        out = ask(wide, *tensors, **fields)
+        if bool(wide.any()):
+            at = wide.nonzero().squeeze(-1)
+            some = {name: value[at] if isinstance(value, Tensor) else value for name, value in fields.items()}
+            for part, again in zip(out, answer(*(t[at].double() for t in tensors), **some), strict=True):
+                part[at] = again.to(part.dtype)
+        return out
+
+    return answer
 
 
 def _numpy(tensors: tuple[Tensor, ...]) -> tuple[np.ndarray, ...]:
@@ -123,66 +143,57 @@ def _numpy(tensors: tuple[Tensor, ...]) -> tuple[np.ndarray, ...]:
 
 
 def _expect(
-    scores: tuple[Tensor, ...], rows: Tensor, columns: Tensor, local: bool, band: int, *, best: bool, parts: bool
+    wide: Tensor, *scores: Tensor, rows: Tensor, columns: Tensor, local: bool, band: int, best: bool, parts: bool
 ) -> tuple[Tensor, ...]:
     """The value (B,), and the parts if wanted."""
-    count = len(scores[0])
-    value, wide = scores[0].new_empty(count), torch.zeros(count, dtype=torch.bool)
-    outs = tuple(torch.empty_like(t) if parts else t for t in scores)
+    value = scores[0].new_empty(len(wide))
+    outs = tuple(torch.empty_like(t) for t in scores) if parts else ()
     fields = rows.numpy(), columns.numpy(), bool(local), int(band), best, parts
-    arrays = value.numpy(), wide.numpy(), _numpy(outs)
-    over_rows(_expect_rows, count, _work(scores), _numpy(scores), *fields, *arrays)
-    return _again_in_float64(
-        (value, *outs) if parts else (value,),
-        wide,
-        lambda at: _expect(
-            tuple(t[at].double() for t in scores), rows[at], columns[at], local, band, best=best, parts=parts
-        ),
-    )
+    # where no parts are wanted the kernel does not touch the last argument
+    arrays = value.numpy(), wide.numpy(), _numpy(outs or scores)
+    over_rows(_expect_rows, len(wide), VISITS * scores[0].numel(), _numpy(scores), *fields, *arrays)
+    return value, *outs
 
 
-def _again_in_float64(answers, wide, ask):
-    """Puts the answers for the instances whose scores are too large for float32 in their places."""
-    if bool(wide.any()):
-        at = wide.nonzero().squeeze(-1)
-        for answer, wider in zip(answers, ask(at), strict=True):
-            answer[at] = wider.to(answer.dtype)
-    return answers
+_expected = _widening(_expect)
 
 
-def log_partition(*scores: Tensor, rows: Tensor, columns: Tensor, local: bool, band: int) -> Tensor:
-    return _expect(scores, rows, columns, local, band, best=False, parts=False)[0]
+def log_partition(*scores: Tensor, **fields: Any) -> Tensor:
+    """log Σ exp⟨θ, y⟩: (B,)."""
+    return _expected(*scores, **fields, best=False, parts=False)[0]
 
 
-def log_partition_and_marginals(*scores, rows, columns, local, band):
-    return _expect(scores, rows, columns, local, band, best=False, parts=True)
+def log_partition_and_marginals(*scores: Tensor, **fields: Any) -> tuple[Tensor, ...]:
+    """(B,), and the marginals like the scores."""
+    return _expected(*scores, **fields, best=False, parts=True)
 
 
-def argmax(*scores, rows, columns, local, band):
-    return _expect(scores, rows, columns, local, band, best=True, parts=True)[1:]
+def argmax(*scores: Tensor, **fields: Any) -> tuple[Tensor, ...]:
+    """The parts of one best path."""
+    return _expected(*scores, **fields, best=True, parts=True)[1:]
 
 
-def marginals_jvp(*scores_and_tangent, rows, columns, local, band):
+@_widening
+def marginals_jvp(
+    wide: Tensor, *scores_and_tangent: Tensor, rows: Tensor, columns: Tensor, local: bool, band: int
+) -> tuple[Tensor, ...]:
+    """The Hessian of the log-partition times the tangent."""
     half = len(scores_and_tangent) // 2
     scores, tangent = scores_and_tangent[:half], scores_and_tangent[half:]
-    wide = torch.zeros(len(scores[0]), dtype=torch.bool)
     outs = tuple(torch.empty_like(t) for t in scores)
-    fields = rows.numpy(), columns.numpy(), bool(local), int(band)
-    over_rows(_tangent_rows, len(wide), 2 * _work(scores), _numpy(scores), _numpy(tangent), *fields, wide.numpy(), _numpy(outs))
-
-    def ask(at):
-        return marginals_jvp(*(t[at].double() for t in scores_and_tangent), rows=rows[at], columns=columns[at], local=local, band=band)
-
-    return _again_in_float64(outs, wide, ask)
+    arrays = _numpy(scores), _numpy(tangent), rows.numpy(), columns.numpy()
+    work = 2 * VISITS * scores[0].numel()
+    over_rows(_tangent_rows, len(wide), work, *arrays, bool(local), int(band), wide.numpy(), _numpy(outs))
+    return outs
 
 
-def sample(*scores, noise, rows, columns, local, band):
-    wide = torch.zeros(len(scores[0]), dtype=torch.bool)
+@_widening
+def sample(
+    wide: Tensor, *scores: Tensor, noise: Tensor, rows: Tensor, columns: Tensor, local: bool, band: int
+) -> tuple[Tensor, ...]:
+    """Draws by the rule of the recursion: (B, S, …), for noise (B, S, K)."""
     outs = tuple(t.new_empty(len(t), noise.shape[1], *t.shape[1:]) for t in scores)
-    fields = rows.numpy(), columns.numpy(), bool(local), int(band)
-    over_rows(sample_rows, len(wide), _work(scores), _numpy(scores), *fields, noise.numpy(), wide.numpy(), _numpy(outs))
-
-    def ask(at):
-        return sample(*(t[at].double() for t in scores), noise=noise[at].double(), rows=rows[at], columns=columns[at], local=local, band=band)
-
-    return _again_in_float64(outs, wide, ask)
+    arrays = rows.numpy(), columns.numpy(), bool(local), int(band), noise.to(scores[0].dtype).numpy()
+    work = VISITS * scores[0].numel() + outs[0].numel()
+    over_rows(sample_rows, len(wide), work, _numpy(scores), *arrays, wide.numpy(), _numpy(outs))
+    return outs

@@ -90,7 +90,7 @@ def _add_to_goal(memory, mantissa, exponent, goal):
     memory.store(peak, goal, EXPONENT)
 
 
-# --- the best path: all shares are 0 or 1, and the plane of exponents has the scores ------------------------------------
+# --- the best path: shares are 0 or 1, the plane of exponents has the scores ----------------------------------------
 
 
 def _best(scores):
@@ -138,7 +138,7 @@ def best_local(memory, scores, now, last, before, shares, goal):
     memory.store(memory.load(goal, EXPONENT).at_least(totals[0]), goal, EXPONENT)
 
 
-# --- tangents ----------------------------------------------------------------------------------------------------------
+# --- tangents ------------------------------------------------------------------------------------------------------
 
 
 def _mean(shares, values):
@@ -178,11 +178,11 @@ def tangent_local(memory, directions, now, last, before, shares, slopes, goal):
     memory.store(memory.load(goal, TANGENT) + memory.load(shares, ENDED) * match, goal, TANGENT)
 
 
-# --- backward ----------------------------------------------------------------------------------------------------------
+# --- backward ------------------------------------------------------------------------------------------------------
 
 
 def _visits(memory, ahead, beyond, diagonal):
-    """What flows into a place from the places after it, by the plane `diagonal` and the vertical and horizontal ones."""
+    """What flows into a place from the places after it; `diagonal` is the plane of the diagonal moves."""
     return memory.load(beyond, diagonal, 1) + memory.load(ahead, VERTICAL, 1) + memory.load(ahead, HORIZONTAL)
 
 
@@ -219,9 +219,7 @@ def _backward_slopes(memory, shares, ahead, beyond, slopes, local):
     visit, flows = _backward(memory, shares, ahead[0], beyond[0], local)
     change = _visits(memory, ahead[1], beyond[1], CONTINUED if local else DIAGONAL).where(visit.above(0.0), 0.0)
     weights = [memory.load(shares, plane) for plane in range(3)]
-    changes = [
-        change * weight + visit * weight * memory.load(slopes, plane) for plane, weight in enumerate(weights)
-    ]
+    changes = [change * weight + visit * weight * memory.load(slopes, plane) for plane, weight in enumerate(weights)]
     if local:
         ended = memory.load(shares, ENDED) * memory.load(slopes, ENDED)
         changes[DIAGONAL] = changes[DIAGONAL] + ended

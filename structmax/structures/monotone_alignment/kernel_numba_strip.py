@@ -11,8 +11,8 @@ import numpy as np
 from structmax.numerics.kernel_numba import compiled
 from structmax.numerics.kernel_numba_vector import BLOCK, block_transpose
 
-# Rows in a strip, at most.
-STRIP = 64
+# Rows in a strip, at most: few strips leave little to compute twice, and one should stay in the cache.
+STRIP = 80
 # Planes of a state, and of the goal, as kernel_numba_step.py has them.
 STATE, GOAL = 3, 6
 
@@ -45,7 +45,7 @@ class Strip(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Room for one strip, and for what strips hand on. All but the last two are offsets in `tape`."""
+    """Room for one strip, and for what strips hand on. The first ones are offsets in `tape`."""
 
     rows: int
     scores: int
@@ -55,7 +55,8 @@ class Scratch(NamedTuple):
     slopes: int
     goal: int
     tape: np.ndarray
-    # (strips + 1, STATE, columns): the row above each strip, from column −1
+    # (strips + 1, STATE · columns): the state of the row above each strip, from column −1
+    columns: int
     above: np.ndarray
     # (4, columns): what flows up from the strip below by diagonal and vertical moves, and its derivative
     below: np.ndarray
@@ -76,25 +77,32 @@ def _whole(n):
 def new_grid(tensors, n, m, band, local):
     # There is one boundary more than there are items.
     height, width = (n, m) if tensors == 1 else (n + 1, m + 1)
-    lanes = max(BLOCK, min(STRIP, _whole(height)))
-    return Grid(height, width, band, lanes, lanes + BLOCK, tensors, 5 if local else 3, (height + lanes - 1) // lanes)
+    strips = max(1, (height + STRIP - 1) // STRIP)
+    lanes = max(BLOCK, _whole((height + strips - 1) // strips))
+    return Grid(height, width, band, lanes, lanes + BLOCK, tensors, 5 if local else 3, strips)
 
 
 @compiled()
-def new_scratch(grid, x, tangents):
-    """For the largest instance of a batch; `tangents` is 1 where they are wanted, 0 elsewhere."""
-    diagonals = _whole(grid.width + grid.lanes)
+def new_scratch(sources, local, tangents):
+    """For every instance of a batch; `tangents` is 1 where they are wanted, 0 elsewhere."""
+    x, tensors = sources[0], len(sources)
+    grid = new_grid(tensors, x.shape[1], x.shape[2], 0, local)
+    # A smaller instance may have fewer strips, with more lanes.
+    lanes = max(BLOCK, min(STRIP, _whole(grid.height)))
+    plane = lanes + BLOCK
+    diagonals = _whole(grid.width + lanes)
     rows = 0
-    scores = rows + grid.lanes * (grid.lanes + diagonals)
-    directions = scores + diagonals * grid.tensors * grid.plane
-    state = directions + tangents * diagonals * grid.tensors * grid.plane
-    shares = state + STATE * 3 * grid.plane
-    slopes = shares + (diagonals + 2) * grid.shares * grid.plane
-    goal = slopes + tangents * (diagonals + 2) * grid.shares * grid.plane
-    tape = np.empty(goal + GOAL * grid.plane, x.dtype)
-    above = np.empty((grid.strips + 1, STATE, grid.width + grid.lanes + 2), x.dtype)
+    scores = rows + lanes * (lanes + diagonals)
+    directions = scores + diagonals * tensors * plane
+    state = directions + tangents * diagonals * tensors * plane
+    shares = state + STATE * 3 * plane
+    slopes = shares + (diagonals + 2) * grid.shares * plane
+    goal = slopes + tangents * (diagonals + 2) * grid.shares * plane
+    tape = np.empty(goal + GOAL * plane, x.dtype)
+    columns = grid.width + lanes + 2
+    above = np.empty((grid.strips + 1, STATE * columns), x.dtype)
     below = np.empty((4, grid.width), x.dtype)
-    return Scratch(rows, scores, directions, state, shares, slopes, goal, tape, above, below)
+    return Scratch(rows, scores, directions, state, shares, slopes, goal, tape, columns, above, below)
 
 
 @compiled()
@@ -215,7 +223,8 @@ def write(planes, step, k, out, grid, strip, scratch):
             begin = scratch.rows + r * stride + grid.lanes + first - strip.left
             row = out[i - down]
             row[: first - right] = 0
-            row[first - right : stop - right] = tape[begin : begin + stop - first]
+            for j in range(stop - first):
+                row[first - right + j] = tape[begin + j]
             row[stop - right :] = 0
 
 

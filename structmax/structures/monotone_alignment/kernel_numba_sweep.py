@@ -50,25 +50,33 @@ def _nothing(tape, best):
 
 
 @compiled()
-def _clear(planes, nothing):
-    """(STATE, …)"""
-    planes[MANTISSA] = 0
-    planes[EXPONENT] = nothing
-    planes[TANGENT] = 0
+def _clear(array, first, plane, nothing):
+    """A state without paths, in planes of an array from `first` on."""
+    array[first + MANTISSA * plane : first + (MANTISSA + 1) * plane] = 0
+    array[first + EXPONENT * plane : first + (EXPONENT + 1) * plane] = nothing
+    array[first + TANGENT * plane : first + (TANGENT + 1) * plane] = 0
+
+
+@compiled()
+def _set_goal(grid, scratch, plane, number):
+    first = scratch.goal + plane * grid.plane
+    scratch.tape[first : first + grid.plane] = number
 
 
 @compiled()
 def start(grid, best, scratch):
     """The row above the first, where only the place before (0, 0) is reached; and a goal not yet known."""
-    nothing = _nothing(scratch.tape, best)
-    _clear(scratch.above[0], nothing)
+    tape, goal = scratch.tape, scratch.goal
+    nothing = _nothing(tape, best)
+    _clear(scratch.above[0], 0, scratch.columns, nothing)
     if grid.shares == 3:
-        scratch.above[0, MANTISSA, 0], scratch.above[0, EXPONENT, 0] = 1, 0
-    goal = scratch.tape[scratch.goal :].reshape(-1, grid.plane)
-    _clear(goal, nothing)
+        scratch.above[0, MANTISSA * scratch.columns], scratch.above[0, EXPONENT * scratch.columns] = 1, 0
+    _clear(tape, goal, grid.plane, nothing)
     # the empty path
-    goal[MANTISSA, 0], goal[EXPONENT, 0] = 1, 0
-    goal[GOAL_EXPONENT], goal[GOAL_INVERSE], goal[GOAL_TANGENT] = -nothing, 0, 0
+    tape[goal + MANTISSA * grid.plane], tape[goal + EXPONENT * grid.plane] = 1, 0
+    _set_goal(grid, scratch, GOAL_EXPONENT, -nothing)
+    _set_goal(grid, scratch, GOAL_INVERSE, 0.0)
+    _set_goal(grid, scratch, GOAL_TANGENT, 0.0)
 
 
 @compiled()
@@ -80,14 +88,14 @@ def forward(grid, strip, best, keep, tangents, scratch):
     tape, plane = scratch.tape, grid.plane
     above, below = scratch.above[strip.number], scratch.above[strip.number + 1]
     nothing = _nothing(tape, best)
-    _clear(below, nothing)
+    columns = scratch.columns
+    _clear(below, 0, columns, nothing)
     for d in range(3):
-        here = scratch.state + d * STATE * plane
-        _clear(tape[here : here + STATE * plane].reshape(STATE, plane), nothing)
+        _clear(tape, scratch.state + d * STATE * plane, plane, nothing)
     before, last, now = scratch.state, scratch.state + STATE * plane, scratch.state + 2 * STATE * plane
     for p in range(STATE):
-        tape[before + p * plane] = above[p, strip.left]
-        tape[last + p * plane] = above[p, strip.left + 1]
+        tape[before + p * plane] = above[p * columns + strip.left]
+        tape[last + p * plane] = above[p * columns + strip.left + 1]
     for t in range(strip.diagonals):
         kept = t * grid.shares * plane if keep else 0
         moved = t * grid.tensors * plane
@@ -119,10 +127,10 @@ def forward(grid, strip, best, keep, tangents, scratch):
                 else:
                     tangent_local(tape, (*places, slopes, goal))
         for p in range(STATE):
-            tape[now + p * plane] = above[p, strip.left + t + 2]
+            tape[now + p * plane] = above[p * columns + strip.left + t + 2]
         if t >= grid.lanes - 1:
             for p in range(STATE):
-                below[p, strip.left + t + 2 - grid.lanes] = tape[now + p * plane + grid.lanes]
+                below[p * columns + strip.left + t + 2 - grid.lanes] = tape[now + p * plane + grid.lanes]
         before, last, now = last, now, before
     return last
 
@@ -165,21 +173,24 @@ def inside(sources, n, m, grid, best, scratch):
 @compiled()
 def _reach_goal(grid, best, scratch):
     """Z of local alignments, from what the lanes have found: the sum, or the best."""
-    goal = scratch.tape[scratch.goal :].reshape(-1, grid.plane)
-    peak = float(np.max(goal[EXPONENT, : grid.lanes]))
-    total = 0.0
+    mantissas, exponents = scratch.goal + MANTISSA * grid.plane, scratch.goal + EXPONENT * grid.plane
+    peak, total = -np.inf, 0.0
     for lane in range(grid.lanes):
-        total += float(goal[MANTISSA, lane]) * 2.0 ** (float(goal[EXPONENT, lane]) - peak)
-    goal[GOAL_EXPONENT] = np.inf if best and peak <= 0 else peak
-    goal[GOAL_INVERSE] = 1 / total
+        peak = max(peak, float(scratch.tape[exponents + lane]))
+    for lane in range(grid.lanes):
+        total += float(scratch.tape[mantissas + lane]) * 2.0 ** (float(scratch.tape[exponents + lane]) - peak)
+    _set_goal(grid, scratch, GOAL_EXPONENT, np.inf if best and peak <= 0 else peak)
+    _set_goal(grid, scratch, GOAL_INVERSE, 1 / total)
     return total, peak
 
 
 @compiled()
 def set_goal_tangent(grid, scratch):
     """The derivative of log Z of local alignments, from what the lanes have found."""
-    goal = scratch.tape[scratch.goal :].reshape(-1, grid.plane)
-    goal[GOAL_TANGENT] = np.sum(goal[TANGENT, : grid.lanes])
+    total = 0.0
+    for lane in range(grid.lanes):
+        total += scratch.tape[scratch.goal + TANGENT * grid.plane + lane]
+    _set_goal(grid, scratch, GOAL_TANGENT, total)
 
 
 @compiled()
@@ -197,10 +208,9 @@ def backward(grid, strip, tangents, scratch):
         tape[planes + strip.diagonals * step : planes + (strip.diagonals + 2) * step] = 0
         for t in range(strip.diagonals + 2):
             j = strip.left + t - grid.lanes
-            inside_ = not final and 0 <= j < grid.width
             for p in range(2):
                 lane = planes + t * step + (VERTICAL if p else diagonal) * plane + grid.lanes
-                tape[lane] = scratch.below[2 * side + p, j] if inside_ else 0
+                tape[lane] = scratch.below[2 * side + p, j] if 0 <= j < grid.width and not final else 0
     if final and grid.shares == 3:
         tape[scratch.shares + (strip.diagonals + 1) * step + strip.rows] = 1
     for t in range(strip.diagonals - 1, -1, -1):

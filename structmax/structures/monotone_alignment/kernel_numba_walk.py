@@ -38,7 +38,7 @@ def _leave(grid, strip, scratch, walk, noise, outs):
     """One of the moves that lead to this place; local paths come to no place of the first row or column."""
     i, j, used = walk[0], walk[1], walk[2]
     edge = 0 if grid.shares == 3 else 1
-    diagonal = i > edge and j > edge or grid.shares == 5
+    diagonal = grid.shares == 5 or (i > edge and j > edge)
     above = i > edge and abs(i - 1 - j) <= grid.band
     left = j > edge and abs(i - j + 1) <= grid.band
     move = 0 if diagonal else (1 if above else 2)
@@ -132,11 +132,10 @@ def _walk(grid, strip, scratch, walk, noise, outs, reached):
 @compiled()
 def sample_rows(first, stop, sources, rows, columns, local, band, noise, wide, outs):
     tensors, draws = len(sources), noise.shape[1]
-    largest = new_grid(tensors, sources[0].shape[1], sources[0].shape[2], band, local)
-    scratch = new_scratch(largest, sources[0], 0)
+    scratch = new_scratch(sources, local, 0)
     # of each draw: row and column, row −1 when it is done; how many numbers it has used; what is next
     walks = np.empty((draws, 4), np.int64)
-    row_reached, column_reached = np.empty(largest.height), np.empty(largest.width)
+    row_reached, column_reached = np.empty(sources[0].shape[1] + 1), np.empty(sources[0].shape[2] + 1)
     for b in range(first, stop):
         grid = new_grid(tensors, rows[b], columns[b], band, local)
         source, out = at(sources, b), at(outs, b)
@@ -154,9 +153,10 @@ def sample_rows(first, stop, sources, rows, columns, local, band, noise, wide, o
                 forward(grid, strip, False, True, False, scratch)
                 _add_ends(grid, strip, scratch, row_reached)
         for draw in range(draws):
-            walks[draw] = grid.height - 1, grid.width - 1, 0, MOVE
+            walk = walks[draw]
+            walk[0], walk[1], walk[2], walk[3] = grid.height - 1, grid.width - 1, 0, MOVE
             if local:
-                _seek_row(grid, row_reached, walks[draw], noise[b, draw])
+                _seek_row(grid, row_reached, walk, noise[b, draw])
         for s in range(grid.strips - 1, -1, -1):
             strip = strip_at(grid, s)
             if s < grid.strips - 1:

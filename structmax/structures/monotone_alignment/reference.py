@@ -1,5 +1,4 @@
-"""Monotone alignments as hypergraphs: the recursions of README.md. Places outside the band have no edges.
-"""
+"""Monotone alignments as hypergraphs: the recursions of README.md. Places outside the band have no edges."""
 
 import functools
 from collections.abc import Iterator
@@ -61,7 +60,7 @@ def _moves(height: int, width: int, band: int) -> Iterator[tuple[Tensor, Tensor,
 
 
 @functools.lru_cache(maxsize=8)
-def _warping(N: int, M: int, band: int) -> Hyperedges:  # noqa: N803
+def _warping(N: int, M: int, band: int) -> Hyperedges:
     """A cell is reached from its neighbours above and to the left, and adds its own score."""
     edges = _Edges()
     edges.add(torch.tensor([EMPTY]))
@@ -73,13 +72,13 @@ def _warping(N: int, M: int, band: int) -> Hyperedges:  # noqa: N803
     return edges.of(2 + N * M)
 
 
-def _offset(move: tuple[int, int], N: int, M: int) -> int:  # noqa: N803
+def _offset(move: tuple[int, int], N: int, M: int) -> int:
     """Where the tensor of a move starts in the flat part vector."""
     return {(1, 1): 0, (1, 0): N * M, (0, 1): N * M + N * (M + 1)}[move]
 
 
 @functools.lru_cache(maxsize=8)
-def _global(N: int, M: int, band: int) -> Hyperedges:  # noqa: N803
+def _global(N: int, M: int, band: int) -> Hyperedges:
     """A boundary is reached from the boundaries before it, by a match, a deletion or an insertion."""
     edges = _Edges()
     edges.add(torch.tensor([0]))
@@ -90,7 +89,7 @@ def _global(N: int, M: int, band: int) -> Hyperedges:  # noqa: N803
 
 
 @functools.lru_cache(maxsize=8)
-def _local(N: int, M: int, band: int) -> Hyperedges:  # noqa: N803
+def _local(N: int, M: int, band: int) -> Hyperedges:
     """A match may also start the path, and any match may end it.
 
     Where it ends is sought by rows among the boundaries up to the goal, and in a row by columns.

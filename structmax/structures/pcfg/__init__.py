@@ -22,7 +22,7 @@ class PcfgParts(NamedTuple):
     # (…, K), or (K,) for all: the nonterminal of the whole
     roots: Tensor
     # (…, N, N, K): a nonterminal over the words i … j, i < j; None for zeros
-    spans: Tensor | None = None
+    spans: Tensor = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,9 @@ class Pcfg(AbstractStructure):
     def check(self, scores: Scores) -> None:
         if isinstance(scores, Tensor) or len(scores) not in (3, 4):
             got = "one tensor" if isinstance(scores, Tensor) else f"{len(scores)} tensors"
-            raise TypeError(f"`scores` of a Pcfg should be (terms, rules, roots) or (terms, rules, roots, spans), but are {got}.")
+            raise TypeError(
+                f"`scores` of a Pcfg should be (terms, rules, roots) or (terms, rules, roots, spans), but are {got}."
+            )
         named = PcfgParts(*scores)
         for name, tensor in named._asdict().items():
             if tensor is not None:
@@ -153,7 +155,9 @@ class Pcfg(AbstractStructure):
         tensors = self.tensors(scores)
         event = [t.shape[t.dim() - d :] for t, d in zip(tensors, (2, 3, 1, 3), strict=True)]
         if nodes and isinstance(nodes[0], list):
-            every = [self.encode(one, tuple(t.new_zeros(e) for t, e in zip(tensors, event, strict=True))) for one in nodes]
+            every = [
+                self.encode(one, tuple(t.new_zeros(e) for t, e in zip(tensors, event, strict=True))) for one in nodes
+            ]
             return PcfgParts(*(torch.stack(column) for column in zip(*every, strict=True)))
         terms, rules, roots, spans = (t.new_zeros(e) for t, e in zip(tensors, event, strict=True))
         K = roots.shape[0]

@@ -1,8 +1,8 @@
 """Parses on the CPU, compiled by Numba; derivations: README.md.
 
 Sentences are independent and run on several threads. Charts are float64 whatever the dtype of the scores: products of
-matrices where they are safe (`kernel_numba_linear`), log space where they are not (`kernel_numba_log`). Scores are terms
-(B, N, T), rules (B, K, S, S), roots (B, K) and spans (B, N, N, K).
+matrices where they are safe (`kernel_numba_linear`), log space where they are not (`kernel_numba_log`). Scores are
+terms (B, N, T), rules (B, K, S, S), roots (B, K) and spans (B, N, N, K).
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 from structmax.numerics.kernel_numba import compiled, over_rows
 from structmax.structures.pcfg import kernel_numba_linear as linear
 from structmax.structures.pcfg import kernel_numba_log as log_space
-from structmax.structures.pcfg.kernel_numba_chart import Sizes, lay_out, sound, transpose
+from structmax.structures.pcfg.kernel_numba_chart import Sizes, lay_out, sound, transpose, usable
 from structmax.structures.pcfg.kernel_numba_matrix import LANES
 from structmax.structures.pcfg.kernel_numba_walk import fill_best, follow_best
 
@@ -27,9 +27,9 @@ inside_log, outside_log = log_space.inside, log_space.outside
 
 
 @compiled()
-def _inside(terms, rules, roots, spans, n, sizes, flat, grammar, chart, work):
+def _inside(terms, rules, roots, spans, n, sizes, grammar, chart, work):
     """log Z, and whether the chart is safe: if not, the value is none."""
-    best_rule, safe = read_grammar(rules, sizes, flat, grammar)
+    best_rule, safe = read_grammar(rules, n, sizes, grammar)
     if safe and inside_linear(terms, spans, n, sizes, best_rule, grammar, chart, work):
         return value_of(roots, n, sizes, chart), True
     return 0.0, False
@@ -38,7 +38,7 @@ def _inside(terms, rules, roots, spans, n, sizes, flat, grammar, chart, work):
 @compiled()
 def _value_rows(begin, stop, terms, rules, roots, spans, lengths, sizes, value):
     S = sizes.K + sizes.T
-    flat, grammar, chart, work = np.empty(rules[0].size), new_grammar(sizes), new_chart(sizes), new_work(sizes)
+    grammar, chart, work = new_grammar(sizes), new_chart(sizes), new_work(sizes)
     for b in range(begin, stop):
         n = lengths[b]
         if n < 2:
@@ -47,7 +47,7 @@ def _value_rows(begin, stop, terms, rules, roots, spans, lengths, sizes, value):
             value[b] = np.nan
         else:
             scores = terms[b], rules[b], roots[b], spans[b]
-            value[b], safe = _inside(*scores, n, sizes, flat, grammar, chart, work)
+            value[b], safe = _inside(*scores, n, sizes, grammar, chart, work)
             if not safe:
                 value[b] = inside_log(*scores, n, np.empty((n, n, S)), np.empty((S, S)))
 
@@ -56,8 +56,12 @@ def _value_rows(begin, stop, terms, rules, roots, spans, lengths, sizes, value):
 def _spoil(n, d_terms, d_rules, d_roots, d_spans):
     """NaN for every part of a sentence whose scores hold NaN or +inf."""
     d_terms[:n] = np.nan
-    d_rules[:] = np.nan
     d_roots[:] = np.nan
+    K, S = d_rules.shape[0], d_rules.shape[1]
+    for b in range(S):
+        for c in range(S):
+            if usable(b, c, n, K):
+                d_rules[:, b, c] = np.nan
     for i in range(n):
         d_spans[i, i + 1 : n] = np.nan
 
@@ -65,7 +69,7 @@ def _spoil(n, d_terms, d_rules, d_roots, d_spans):
 @compiled()
 def _marginal_rows(begin, stop, terms, rules, roots, spans, lengths, sizes, value, d_terms, d_rules, d_roots, d_spans):
     S = sizes.K + sizes.T
-    flat, grammar, chart, work = np.empty(rules[0].size), new_grammar(sizes), new_chart(sizes), new_work(sizes)
+    grammar, chart, work = new_grammar(sizes), new_chart(sizes), new_work(sizes)
     slopes = new_slopes(sizes)
     for b in range(begin, stop):
         n = lengths[b]
@@ -77,7 +81,7 @@ def _marginal_rows(begin, stop, terms, rules, roots, spans, lengths, sizes, valu
             _spoil(n, *out)
         else:
             scores = terms[b], rules[b], roots[b], spans[b]
-            total, safe = _inside(*scores, n, sizes, flat, grammar, chart, work)
+            total, safe = _inside(*scores, n, sizes, grammar, chart, work)
             if safe and total > -np.inf:
                 outside_linear(total, roots[b], n, sizes, grammar, chart, work, slopes, *out)
             elif not safe:
@@ -103,7 +107,7 @@ def _argmax_rows(begin, stop, terms, rules, roots, spans, lengths, sizes, d_term
         if not sound(terms[b], rules[b], roots[b], spans[b], n):
             _spoil(n, d_terms[b], d_rules[b], d_roots[b], d_spans[b])
             continue
-        lay_out(rules[b], sizes, -np.inf, wide, short)
+        lay_out(rules[b], n, sizes, -np.inf, wide, short)
         transpose(wide, K, sizes.pairs, P, wide_columns)
         transpose(short, K, sizes.short, P, short_columns)
         chart = words, left, right, pairs

@@ -35,6 +35,12 @@ class Sizes(NamedTuple):
 
 
 @compiled()
+def usable(b, c, n, K):
+    """Whether a sentence of n words is long enough for a rule with these children."""
+    return n >= 2 + (b < K) + (c < K)
+
+
+@compiled()
 def sound(terms, rules, roots, spans, n):
     """Whether no score of the sentence is NaN or +inf."""
     good = True
@@ -44,8 +50,11 @@ def sound(terms, rules, roots, spans, n):
         for j in range(i + 1, n):
             for a in range(spans.shape[2]):
                 good &= spans[i, j, a] < np.inf
-    for score in rules.flat:
-        good &= score < np.inf
+    K, S = rules.shape[0], rules.shape[1]
+    for a in range(K):
+        for b in range(S):
+            for c in range(S):
+                good &= rules[a, b, c] < np.inf or not usable(b, c, n, K)
     for score in roots:
         good &= score < np.inf
     return good
@@ -61,8 +70,8 @@ def place_of_pair(b, c, sizes):
 
 
 @compiled()
-def lay_out(rules, sizes, nothing, wide, short):
-    """rules (K, S, S) in rows of pairs, (K, pairs) and (K, short); `nothing` in the padding."""
+def lay_out(rules, n, sizes, nothing, wide, short):
+    """rules (K, S, S) in rows of pairs, (K, pairs) and (K, short); `nothing` where they cannot be used."""
     wide[:] = nothing
     short[:] = nothing
     K, S = sizes.K, sizes.K + sizes.T
@@ -70,6 +79,8 @@ def lay_out(rules, sizes, nothing, wide, short):
         for b in range(S):
             for c in range(S):
                 place = place_of_pair(b, c, sizes)
+                if not usable(b, c, n, K):
+                    continue
                 if b < K or c < K:
                     wide[a * sizes.pairs + place] = rules[a, b, c]
                 else:

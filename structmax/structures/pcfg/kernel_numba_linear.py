@@ -1,9 +1,9 @@
 """Inside and outside in products of matrices: no exponential but one for each score and one for each split.
 
-The vector of a span is scaled to a maximum of 1, and the logarithm of its scale kept. A feasible entry has to be at least
-SMALL in it, as do rules, terms and spans next to the best of theirs; splits weigh at least TINY next to the best, and a
-span's best sum over rules is at least TINY. Then no product underflows, a 0 is what cannot be built, and all is exact to
-rounding. Otherwise log space takes over (README.md).
+The vector of a span is scaled to a maximum of 1, and the logarithm of its scale kept. A feasible entry has to be at
+least SMALL in it, as have rules, terms and spans next to the best of theirs; splits weigh at least TINY next to the
+best, and a span's best sum over rules is at least TINY. Then no product underflows, a 0 is what cannot be built, and
+all is exact to rounding. Otherwise log space takes over (README.md).
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
 from structmax.numerics.kernel_numba_exp import exp
-from structmax.structures.pcfg.kernel_numba_chart import Sizes, lay_out, place_of_pair, transpose
+from structmax.structures.pcfg.kernel_numba_chart import lay_out, place_of_pair, transpose
 from structmax.structures.pcfg.kernel_numba_matrix import add_product
 
 SMALL, TINY = 1e-50, 1e-100
@@ -53,29 +53,26 @@ class Work(NamedTuple):
 
 
 @compiled()
-def _weigh(scores, out):
-    """exp(scores − their maximum); the maximum, and whether all that are feasible are at least SMALL."""
-    peak = -np.inf
-    for score in scores:
-        peak = max(peak, score)
-    safe = True
+def _weigh(scores, peak, out):
+    """exp(scores − peak), 0 if that is −inf; whether all that are feasible are at least SMALL."""
+    low = 0.0
     for k in range(len(scores)):
-        weight = exp(np.float64(scores[k]) - peak) if peak > -np.inf else 0.0
-        safe &= weight >= SMALL or scores[k] == -np.inf
-        out[k] = weight
-    return peak, safe
+        below = scores[k] - peak if peak > -np.inf else -np.inf
+        low = min(low, below if below > -np.inf else 0.0)
+        out[k] = exp(np.float64(below))
+    return low >= LOG_SMALL
 
 
 @compiled()
-def read_grammar(rules, sizes, flat, grammar):
+def read_grammar(rules, n, sizes, grammar):
     """Fills the grammar; returns the score of the best rule, and whether all are safe."""
-    peak, safe = _weigh(rules.ravel(), flat)
-    if safe:
-        lay_out(flat.reshape(rules.shape), sizes, 0.0, grammar.wide, grammar.short)
-        grammar.wide_columns[:] = 0.0
-        grammar.short_columns[:] = 0.0
-        transpose(grammar.wide, sizes.K, sizes.pairs, sizes.P, grammar.wide_columns)
-        transpose(grammar.short, sizes.K, sizes.short, sizes.P, grammar.short_columns)
+    lay_out(rules, n, sizes, -np.inf, grammar.wide, grammar.short)
+    peak = max(np.max(grammar.wide), np.max(grammar.short))
+    safe = _weigh(grammar.wide, peak, grammar.wide) and _weigh(grammar.short, peak, grammar.short)
+    grammar.wide_columns[:] = 0.0
+    grammar.short_columns[:] = 0.0
+    transpose(grammar.wide, sizes.K, sizes.pairs, sizes.P, grammar.wide_columns)
+    transpose(grammar.short, sizes.K, sizes.short, sizes.P, grammar.short_columns)
     return peak, safe
 
 
@@ -144,7 +141,8 @@ def _finish(i, j, peak, spans, sizes, sums, chart):
     N, K, P = sizes.N, sizes.K, sizes.P
     at_left, at_right = (i * N + j) * P, (j * N + i) * P
     factor = chart.factor[at_left : at_left + K]
-    high, safe = _weigh(spans[i, j], factor)
+    high = np.max(spans[i, j])
+    safe = _weigh(spans[i, j], high, factor)
     top = 0.0
     for a in range(K):
         top = max(top, factor[a] * sums[a])
@@ -170,8 +168,8 @@ def inside(terms, spans, n, sizes, best_rule, grammar, chart, work):
     peaks = np.empty(n)
     for i in range(n):
         chart.words[i * U : (i + 1) * U] = 0.0
-        chart.word_scale[i], safe = _weigh(terms[i], chart.words[i * U : i * U + sizes.T])
-        if not safe:
+        chart.word_scale[i] = np.max(terms[i])
+        if not _weigh(terms[i], chart.word_scale[i], chart.words[i * U : i * U + sizes.T]):
             return False
     for w in range(1, n):
         if not _fill_pairs(w, n, sizes, chart, work, peaks):
@@ -314,7 +312,9 @@ def new_grammar(sizes):
 def new_chart(sizes):
     N, P = sizes.N, sizes.P
     vectors = np.empty(N * N * P), np.empty(N * N * P), np.empty(N * N * P)
-    return Chart(np.empty(N * sizes.U), np.empty(N), vectors[0], vectors[1], vectors[2], np.empty(N * N), np.empty(N * N))
+    return Chart(
+        np.empty(N * sizes.U), np.empty(N), vectors[0], vectors[1], vectors[2], np.empty(N * N), np.empty(N * N)
+    )
 
 
 @compiled()

@@ -32,13 +32,16 @@ def _sum_over_rules(rule, pairs):
     peak = -np.inf
     for b in range(len(pairs)):
         for c in range(len(pairs)):
-            peak = max(peak, rule[b, c] + pairs[b, c])
+            # What no split allows may hold anything.
+            if pairs[b, c] > -np.inf:
+                peak = max(peak, rule[b, c] + pairs[b, c])
     if peak == -np.inf:
         return peak
     total = 0.0
     for b in range(len(pairs)):
         for c in range(len(pairs)):
-            total += exp(rule[b, c] + pairs[b, c] - peak)
+            if pairs[b, c] > -np.inf:
+                total += exp(rule[b, c] + pairs[b, c] - peak)
     return peak + np.log(total)
 
 
@@ -86,9 +89,10 @@ def outside(value, rules, roots, spans, n, chart, pairs, d_pairs, mu, d_terms, d
                 total = chart[i, j, a] - spans[i, j, a]
                 for b in range(S):
                     for c in range(S):
-                        share = mu[i, j, a] * exp(rules[a, b, c] + pairs[b, c] - total)
-                        counts[a, b, c] += share
-                        d_pairs[b, c] += share
+                        if pairs[b, c] > -np.inf:
+                            share = mu[i, j, a] * exp(rules[a, b, c] + pairs[b, c] - total)
+                            counts[a, b, c] += share
+                            d_pairs[b, c] += share
             for b in range(S):
                 for c in range(S):
                     if d_pairs[b, c] == 0:

@@ -1,9 +1,9 @@
 """Products of small matrices, in sums of products or in maxima of sums, over flat arrays with strides.
 
-    out[r, l] ⊕= ⊕ over t of a[r, t] ⊗ b[t, l]          ROWS × LANES entries of out at a time, in registers
+    out[r, c] ⊕= ⊕ over t of a[r, t] ⊗ b[t, c]          ROWS × LANES entries of out at a time, in registers
 
-Entry [r, t] of a lies at a0 + r · row_a + t · step_a, entry [t, l] of b at b0 + t · step_b + l, entry [r, l] of out at
-o + r · row_o + l. The number of columns is a multiple of LANES: rows are padded.
+Entry [r, t] of a lies at a0 + r · row_a + t · step_a, entry [t, c] of b at b0 + t · step_b + c, entry [r, c] of out at
+o + r · row_o + c. The number of columns is a multiple of LANES: rows are padded.
 """
 
 import numpy as np
@@ -82,21 +82,21 @@ _raise_rows, _raise_row = _tile(ROWS, -np.inf, _best), _tile(1, -np.inf, _best)
 
 @compiled()
 def add_product(out, o, row_o, a, a0, row_a, step_a, b, b0, step_b, rows, columns, count):
-    """out[r, l] += Σ over t < count of a[r, t] · b[t, l], for r < rows and l < columns."""
+    """out[r, c] += Σ over t < count of a[r, t] · b[t, c], for r < rows and c < columns."""
     whole = rows // ROWS * ROWS
-    for l in range(0, columns, LANES):
+    for c in range(0, columns, LANES):
         for r in range(0, whole, ROWS):
-            _add_rows(out, o + r * row_o + l, row_o, a, a0 + r * row_a, row_a, step_a, b, b0 + l, step_b, count)
+            _add_rows(out, o + r * row_o + c, row_o, a, a0 + r * row_a, row_a, step_a, b, b0 + c, step_b, count)
         for r in range(whole, rows):
-            _add_row(out, o + r * row_o + l, row_o, a, a0 + r * row_a, row_a, step_a, b, b0 + l, step_b, count)
+            _add_row(out, o + r * row_o + c, row_o, a, a0 + r * row_a, row_a, step_a, b, b0 + c, step_b, count)
 
 
 @compiled()
 def raise_to_sum(out, o, row_o, a, a0, row_a, step_a, b, b0, step_b, rows, columns, count):
-    """out[r, l] = max(out[r, l], max over t < count of a[r, t] + b[t, l]), for r < rows and l < columns."""
+    """out[r, c] = max(out[r, c], max over t < count of a[r, t] + b[t, c]), for r < rows and c < columns."""
     whole = rows // ROWS * ROWS
-    for l in range(0, columns, LANES):
+    for c in range(0, columns, LANES):
         for r in range(0, whole, ROWS):
-            _raise_rows(out, o + r * row_o + l, row_o, a, a0 + r * row_a, row_a, step_a, b, b0 + l, step_b, count)
+            _raise_rows(out, o + r * row_o + c, row_o, a, a0 + r * row_a, row_a, step_a, b, b0 + c, step_b, count)
         for r in range(whole, rows):
-            _raise_row(out, o + r * row_o + l, row_o, a, a0 + r * row_a, row_a, step_a, b, b0 + l, step_b, count)
+            _raise_row(out, o + r * row_o + c, row_o, a, a0 + r * row_a, row_a, step_a, b, b0 + c, step_b, count)

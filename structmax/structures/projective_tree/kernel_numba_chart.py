@@ -1,12 +1,12 @@
 """The chart of one sentence: weights of its arcs, and the passes that fill it. Derivations: README.md in this folder.
 
-A chart is an array (cells, N + 1, N + 1 + 2 PAD) of float64; row x of a table holds column y at y + PAD. Tables:
+A chart is an array (tables, N + 1, N + 1 + 2 PAD) of float64: column y of a table stands at y + PAD, between zeros.
 
-    tree[h, e]      ⊕ over what word h governs on one side, as far as word e and no further
-    link[h, m]      the same with the arc h → m outermost, and nothing of m beyond it
-    gap             ⊕ over the ways to fill the space between i and j = link without its arc; for i → j and j → i alike
+    tree[h, e]      ⊕ over what h governs on the side of e, reaching e and no further
+    link[h, m]      the same with the arc h → m outermost, and nothing that m governs beyond itself
+    gap             ⊕ over what can stand between i and j under an arc from one to the other: link without its arc
 
-`_turned` tables are transposed, so that every sum runs along two rows.
+A table that is `_turned` is transposed, so that every sum runs along two rows; `out_` are derivatives of log Z.
 """
 
 import math
@@ -143,7 +143,7 @@ def _in_range(table, n):
     for h in range(n + 1):
         for x in table[h]:
             # NaN is lost too
-            lost += (x != 0) & (not (x >= LOWEST) & (x <= HIGHEST))
+            lost += (x != 0) & (not ((x >= LOWEST) & (x <= HIGHEST)))
     return lost == 0
 
 

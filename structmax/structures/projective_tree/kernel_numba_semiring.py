@@ -40,7 +40,9 @@ class Best(NamedTuple):
 
 LINEAR, LOG, BEST = Linear(0.0, 1.0), Log(-math.inf, 0.0), Best(-math.inf, 0.0)
 
-# --- exp in float64 that LLVM can vectorise ------------------------------------------------------------------------
+_VECTOR = ir.VectorType(ir.DoubleType(), PAD)
+
+# --- exp in float64, of a number or of a block ---------------------------------------------------------------------
 
 _LOG2_E = 1.4426950408889634
 # log 2 in two parts: the first has few bits, so that its product with a small integer is exact.
@@ -54,42 +56,47 @@ _MANTISSA = 52
 # 2^k stays a normal number.
 _EXP_LOWEST = -700.0
 # 1/k! for k = 13, 12, …, 2: the next term is below 4e-18 on |f| ≤ log(2)/2.
-_C13, _C12, _C11, _C10, _C9, _C8, _C7, _C6, _C5, _C4, _C3, _C2 = (1 / math.factorial(k) for k in range(13, 1, -1))
+_SERIES = tuple(1 / math.factorial(k) for k in range(13, 1, -1))
+
+
+def _multiply_add(builder, a, b, c):
+    return builder.fadd(builder.fmul(a, b, flags=["contract"]), c, flags=["contract"])
+
+
+def _exp(builder, x):
+    lanes = isinstance(x.type, ir.VectorType)
+    integer = ir.VectorType(ir.IntType(64), PAD) if lanes else ir.IntType(64)
+
+    def constant(value, kind=x.type):
+        return ir.Constant(kind, [value] * PAD if lanes else value)
+
+    lowest = constant(_EXP_LOWEST)
+    y = builder.select(builder.fcmp_ordered("<", x, lowest), lowest, x)
+    shifted = _multiply_add(builder, y, constant(_LOG2_E), constant(_ROUND))
+    k = builder.fsub(shifted, constant(_ROUND))
+    f = _multiply_add(builder, k, constant(-_LOG_2_HIGH), y)
+    f = _multiply_add(builder, k, constant(-_LOG_2_LOW), f)
+    series = constant(_SERIES[0])
+    for coefficient in _SERIES[1:]:
+        series = _multiply_add(builder, f, series, constant(coefficient))
+    series = builder.fadd(constant(1.0), _multiply_add(builder, builder.fmul(f, f), series, f))
+    exponent = builder.sub(builder.bitcast(shifted, integer), constant(_ROUND_BITS - _EXPONENT_OF_ONE, integer))
+    power = builder.bitcast(builder.shl(exponent, constant(_MANTISSA, integer)), x.type)
+    forbidden = builder.fcmp_ordered("==", x, constant(-math.inf))
+    return builder.select(forbidden, constant(0.0), builder.fmul(series, power))
 
 
 @intrinsic
-def _bits(typingctx, value):
+def exp(typingctx, x):
+    """exp x for x ≤ 700; 0 at −inf, and exp(−700) below −700: never 0 for a finite x. LLVM can vectorise it."""
+
     def codegen(context, builder, signature, args):
-        return builder.bitcast(args[0], context.get_value_type(types.int64))
+        return _exp(builder, args[0])
 
-    return types.int64(types.float64), codegen
-
-
-@intrinsic
-def _from_bits(typingctx, value):
-    def codegen(context, builder, signature, args):
-        return builder.bitcast(args[0], context.get_value_type(types.float64))
-
-    return types.float64(types.int64), codegen
-
-
-# "reassoc" must stay out: it would undo the rounding by a large constant.
-@compiled("contract")
-def exp(x):
-    """exp x for x ≤ 700; 0 at −inf, and exp(−700) below −700: never 0 for a finite x."""
-    y = _EXP_LOWEST if x < _EXP_LOWEST else x
-    shifted = y * _LOG2_E + _ROUND
-    k = shifted - _ROUND
-    f = (y - k * _LOG_2_HIGH) - k * _LOG_2_LOW
-    high = _C8 + f * (_C9 + f * (_C10 + f * (_C11 + f * (_C12 + f * _C13))))
-    series = 1.0 + (f + f * f * (_C2 + f * (_C3 + f * (_C4 + f * (_C5 + f * (_C6 + f * (_C7 + f * high)))))))
-    power = series * _from_bits((_bits(shifted) - _ROUND_BITS + _EXPONENT_OF_ONE) << _MANTISSA)
-    return 0.0 if x == -np.inf else power
+    return types.float64(types.float64), codegen
 
 
 # --- blocks --------------------------------------------------------------------------------------------------------
-
-_VECTOR = ir.VectorType(ir.DoubleType(), PAD)
 
 
 def _start(context, builder, array_type, array, row, column):
@@ -121,8 +128,9 @@ def _sum_of_lanes(builder, lanes):
     return builder.call(function, [ir.Constant(ir.DoubleType(), -0.0), lanes], fastmath=["reassoc"])
 
 
-def _add_product(builder, total, a, b):
-    return builder.fadd(total, builder.fmul(a, b, flags=["contract"]), flags=["contract"])
+def _splat(builder, number):
+    lone = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), number, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(lone, lone, ir.Constant(ir.VectorType(ir.IntType(32), PAD), [0] * PAD))
 
 
 @intrinsic
@@ -137,7 +145,7 @@ def _block_dot(typingctx, a, i, x, b, j, y, count):
         ]
 
         def step(accumulators, left, right):
-            return [_add_product(builder, accumulators[0], left, right)]
+            return [_multiply_add(builder, left, right, accumulators[0])]
 
         (total,) = _fold(context, builder, starts, count, [0.0], step)
         return _sum_of_lanes(builder, total)
@@ -163,7 +171,7 @@ def _block_dual_dot(typingctx, a, d_a, i, x, b, d_b, j, y, count):
             product = builder.fmul(left, right)
             return [
                 builder.fadd(total, product),
-                _add_product(builder, moment, product, builder.fadd(d_left, d_right)),
+                _multiply_add(builder, product, builder.fadd(d_left, d_right), moment),
             ]
 
         lanes = _fold(context, builder, starts, count, [0.0, 0.0], step)
@@ -171,6 +179,35 @@ def _block_dual_dot(typingctx, a, d_a, i, x, b, d_b, j, y, count):
 
     pair = types.UniTuple(types.float64, 2)
     return pair(a, d_a, types.intp, types.intp, b, d_b, types.intp, types.intp, types.intp), codegen
+
+
+@intrinsic
+def _block_exp_dot(typingctx, a, d_a, i, x, b, d_b, j, y, peak, count):
+    """`_block_dual_dot` of the exponentials of a and b, divided by that of `peak`."""
+
+    def codegen(context, builder, signature, args):
+        a, d_a, i, x, b, d_b, j, y, peak, count = args
+        starts = [
+            _start(context, builder, signature.args[0], a, i, x),
+            _start(context, builder, signature.args[1], d_a, i, x),
+            _start(context, builder, signature.args[4], b, j, y),
+            _start(context, builder, signature.args[5], d_b, j, y),
+        ]
+        peaks = _splat(builder, peak)
+
+        def step(accumulators, left, d_left, right, d_right):
+            total, moment = accumulators
+            term = _exp(builder, builder.fsub(builder.fadd(left, right), peaks))
+            return [
+                builder.fadd(total, term),
+                _multiply_add(builder, term, builder.fadd(d_left, d_right), moment),
+            ]
+
+        lanes = _fold(context, builder, starts, count, [0.0, 0.0], step)
+        return context.make_tuple(builder, signature.return_type, [_sum_of_lanes(builder, each) for each in lanes])
+
+    pair = types.UniTuple(types.float64, 2)
+    return pair(a, d_a, types.intp, types.intp, b, d_b, types.intp, types.intp, types.float64, types.intp), codegen
 
 
 @intrinsic
@@ -200,30 +237,22 @@ def _block_best(typingctx, a, i, x, b, j, y, count):
 # --- the semirings -------------------------------------------------------------------------------------------------
 
 
-@compiled("contract", "reassoc")
+@compiled()
 def _log_dot(a, i, x, b, j, y, count):
     peak = _block_best(a, i, x, b, j, y, count)
     if peak == -np.inf:
         return peak
-    left, right = a[i, x : x + count], b[j, y : y + count]
-    total = 0.0
-    for k in range(count):
-        total += exp((left[k] + right[k]) - peak)
+    # The cells serve as slopes that nobody asks for: LLVM leaves them out.
+    total, _ = _block_exp_dot(a, a, i, x, b, b, j, y, peak, count)
     return peak + math.log(total)
 
 
-@compiled("contract", "reassoc")
+@compiled()
 def _log_dual_dot(a, d_a, i, x, b, d_b, j, y, count):
     peak = _block_best(a, i, x, b, j, y, count)
     if peak == -np.inf:
         return peak, 0.0
-    left, right = a[i, x : x + count], b[j, y : y + count]
-    d_left, d_right = d_a[i, x : x + count], d_b[j, y : y + count]
-    total = moment = 0.0
-    for k in range(count):
-        term = exp((left[k] + right[k]) - peak)
-        total += term
-        moment += term * (d_left[k] + d_right[k])
+    total, moment = _block_exp_dot(a, d_a, i, x, b, d_b, j, y, peak, count)
     return peak + math.log(total), moment / total
 
 

@@ -17,9 +17,7 @@ EMPTY = 0
 def recursion(arc: Tensor, *, lengths: Tensor, single_root: bool) -> Recursion:
     """Scores (B, N + 1, N + 1) or (B, N + 1, N + 1, labels)."""
     labels = arc.shape[3] if arc.dim() == 4 else 0
-    # Kept for other calls, so made outside of whatever transform this one runs in.
-    with torch.inference_mode(False), torch._C._DisableFuncTorch():
-        edges, goals = _topology(arc.shape[1] - 1, labels, bool(single_root))
+    edges, goals = _topology(arc.shape[1] - 1, labels, bool(single_root))
     return Recursion(edges, goals[lengths.cpu()].long())
 
 

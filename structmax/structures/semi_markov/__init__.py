@@ -25,10 +25,11 @@ class SemiMarkovParts(NamedTuple):
 class SemiMarkov(AbstractStructure):
     """Segmentations of N positions into segments of at most W positions, each with one of C labels.
 
-    Scores `Parts(segment, pairwise)`: segment (…, N, W, C), where segment[n, w, c] scores a segment that starts at n, is
-    w + 1 wide and has label c; pairwise[i, j] from the label of a segment to that of the next, (C, C) for all, (…, C, C)
-    for each instance, or (…, N − 1, C, C), where entry n − 1 belongs to the segment that starts at n. A matrix that
-    several positions share counts how often each transition is used. Segments that would pass the length are ignored.
+    Scores `Parts(segment, pairwise)`: segment (…, N, W, C), where segment[n, w, c] scores a segment that starts at n,
+    is w + 1 wide and has label c; pairwise[i, j] from the label of a segment to that of the next, (C, C) for all,
+    (…, C, C) for each instance, or (…, N − 1, C, C), where entry n − 1 belongs to the segment that starts at n. A
+    matrix that several positions share counts how often each transition is used. Segments that would pass the length
+    are ignored.
 
     Args:
         lengths: the number of positions of each instance, at most N; integers that broadcast to the batch.
@@ -145,7 +146,7 @@ class SemiMarkov(AbstractStructure):
     def encode(self, segments: Tensor, scores: Scores) -> SemiMarkovParts:  # type: ignore[override]
         """Parts of segments (…, N, 3) as `decode` returns them, shaped for `scores`, whose values do not matter."""
         segment, pairwise = self.tensors(scores)
-        N, W, C = segment.shape[-3:]
+        W, C = segment.shape[-2:]
         start, width, label = segments.unbind(-1)
         parts = [_marked((start * W + width - 1) * C + label, start >= 0, segment.shape[-3:], segment)]
         # From the second segment on there is a transition into it.

@@ -6,16 +6,21 @@ The inside pass leaves the edges' weights in the outputs, where the outside pass
 import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
-from structmax.structures.semi_markov.kernel_numba_inside import finish, inside, new_chart, open_exactly
+from structmax.structures.semi_markov.kernel_numba_inside import finish, inside, new_chart, new_matrix, open_exactly
 
 
 @compiled()
 def clear_padding(segment, pairwise, length):
     """Zeros at segments that would pass the length, and at transitions into positions past it."""
-    n, w, _ = segment.shape
+    n, w, labels = segment.shape
     for i in range(max(0, length - w + 1), n):
-        segment[i, max(0, length - i) :] = 0
-    pairwise[max(0, length - 1) :] = 0
+        for j in range(max(0, length - i), w):
+            for c in range(labels):
+                segment[i, j, c] = 0
+    for k in range(max(0, length - 1), len(pairwise)):
+        for i in range(labels):
+            for c in range(labels):
+                pairwise[k, i, c] = 0
 
 
 @compiled("contract")
@@ -52,7 +57,6 @@ def _gather_scaled(chart, length, start, pairwise):
     """pairwise_ic = factor_ic Σ over positions of mass_i · (start share)_c."""
     factor, mass = chart.factor, chart.mass
     labels = len(factor)
-    pairwise[:] = 0
     for p in range(1, length):
         for i in range(labels):
             m = mass[p, i]
@@ -78,11 +82,15 @@ def _leave_exactly(enter, start, end):
 
 @compiled()
 def _outside(pairwise, length, chart, scaled, start, end, mu_segment, mu_pairwise, enter):
-    shared = len(pairwise) == 1
-    start[:length] = 0
-    if shared:
-        mu_pairwise[:] = 0
-    end[:] = chart.total
+    shared, labels = len(pairwise) == 1, end.size
+    for n in range(length):
+        for c in range(labels):
+            start[n, c] = 0
+    for c in range(labels):
+        end[c] = chart.total[c]
+    for i in range(labels if shared else 0):
+        for c in range(labels):
+            mu_pairwise[0, i, c] = 0
     for p in range(length, 0, -1):
         split_segments(mu_segment, chart, p, end, start)
         if p == 1:
@@ -92,7 +100,9 @@ def _outside(pairwise, length, chart, scaled, start, end, mu_segment, mu_pairwis
         elif shared:
             open_exactly(pairwise, chart, p - 1, enter)
             _leave_exactly(enter[0], start[p - 1], end)
-            mu_pairwise += enter
+            for i in range(labels):
+                for c in range(labels):
+                    mu_pairwise[0, i, c] += enter[0, i, c]
         else:
             _leave_exactly(mu_pairwise[p - 2], start[p - 1], end)
     if scaled:
@@ -102,8 +112,8 @@ def _outside(pairwise, length, chart, scaled, start, end, mu_segment, mu_pairwis
 @compiled()
 def marginal_rows(first, last, segment, pairwise, lengths, value, mu_segment, mu_pairwise):
     chart = new_chart(segment)
-    start, end = np.empty_like(chart.start), np.empty_like(chart.total)
-    scratch = np.empty((1, *pairwise.shape[2:]), pairwise.dtype)
+    start, end = np.empty(chart.start.shape, segment.dtype), np.empty(chart.total.size, segment.dtype)
+    scratch = new_matrix(pairwise)
     for b in range(first, last):
         length = lengths[b]
         clear_padding(mu_segment[b], mu_pairwise[b], length)

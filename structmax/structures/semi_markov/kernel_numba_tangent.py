@@ -5,7 +5,8 @@ With q the probability of an edge given its head, μ its marginal and δ a deriv
     δvalue(head) = Σ q (tangent + δvalue(tail))
     δμ(edge) = q ((tangent + δvalue(tail) − δvalue(head)) μ(head) + δμ(head))
 
-δ grows with the position, and only its differences count: it is float64 throughout. Where q is 0, no tangent is read.
+δ grows with the position, and only its differences count: it is float64 throughout, and so are the sums over edges that
+make weights probabilities. Where q is 0, no tangent is read.
 """
 
 from typing import NamedTuple
@@ -13,20 +14,25 @@ from typing import NamedTuple
 import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
-from structmax.structures.semi_markov.kernel_numba_inside import finish, inside, new_chart, open_exactly
+from structmax.structures.semi_markov.kernel_numba_inside import finish, inside, new_chart, new_matrix, open_exactly
 from structmax.structures.semi_markov.kernel_numba_outside import clear_padding
 
 
 class Tangents(NamedTuple):
-    """Scratch for one instance: derivatives of the chart, masses and their derivatives."""
+    """Scratch for one instance, float64."""
 
+    # δ of the values
     start: np.ndarray  # (N, C)
     end: np.ndarray  # (N + 1, C)
+    # 1 / Σ of the weights of the edges into start and end, 0 where there is none
+    start_share: np.ndarray  # (N, C)
+    end_share: np.ndarray  # (N + 1, C)
+    # masses and, as flows, their δ
     start_mass: np.ndarray  # (N, C)
-    start_flow: np.ndarray  # (N, C), δ of the mass
+    start_flow: np.ndarray  # (N, C)
     end_mass: np.ndarray  # (C,)
     end_flow: np.ndarray  # (C,)
-    # derivative of the factors, and what masses and flows sum to beside a factor and beside its derivative
+    # δ of the factors, and what masses and flows sum to beside a factor and beside its δ
     factor: np.ndarray  # (C, C)
     beside_factor: np.ndarray  # (C, C)
     beside_tangent: np.ndarray  # (C, C)
@@ -36,6 +42,8 @@ class Tangents(NamedTuple):
 def _new_tangents(segment):
     _, n, _, c = segment.shape
     return Tangents(
+        np.empty((n, c)),
+        np.empty((n + 1, c)),
         np.empty((n, c)),
         np.empty((n + 1, c)),
         np.empty((n, c)),
@@ -49,55 +57,81 @@ def _new_tangents(segment):
 
 
 @compiled("contract")
-def _push_segments(kept, tangent, chart, d, p):
+def _normalise(value, share):
+    """From a sum over edges and the sum of their weights to the mean, and 1 / that sum."""
+    for c in range(value.size):
+        share[c] = 1 / share[c] if share[c] != 0 else 0.0
+    for c in range(value.size):
+        value[c] *= share[c]
+
+
+@compiled("contract")
+def _push_segments(kept, tangent, d, p):
     """δ of end(p, ·)."""
     widths, labels = min(kept.shape[1], p), kept.shape[2]
-    start, end, share = d.start, d.end, chart.end_share
-    end[p] = 0
+    start, end, share = d.start, d.end, d.end_share
+    for c in range(labels):
+        end[p, c] = 0
+        share[p, c] = 0
     for w in range(widths):
         n = p - 1 - w
         for c in range(labels):
             weight = np.float64(kept[n, w, c])
             end[p, c] += weight * (tangent[n, w, c] + start[n, c]) if weight != 0 else 0.0
-    for c in range(labels):
-        end[p, c] *= share[p, c]
+        for c in range(labels):
+            share[p, c] += kept[n, w, c]
+    _normalise(end[p], share[p])
 
 
 @compiled("contract")
 def _push_scaled(chart, d, p):
     """δ of start(p, ·) from end(p, ·), by factors."""
     labels = len(chart.factor)
-    start, factor, d_factor, share = d.start, chart.factor, d.factor, chart.start_share
-    start[p] = 0
+    start, factor, d_factor, share = d.start, chart.factor, d.factor, d.start_share
+    for c in range(labels):
+        start[p, c] = 0
+        share[p, c] = 0
     for i in range(labels):
         mass, slope = np.float64(chart.mass[p, i]), d.end[p, i]
         for c in range(labels):
             start[p, c] += mass * (d_factor[i, c] + slope * factor[i, c])
-    for c in range(labels):
-        start[p, c] *= share[p, c]
+        for c in range(labels):
+            share[p, c] += mass * factor[i, c]
+    _normalise(start[p], share[p])
 
 
 @compiled("contract")
 def _push_exactly(enter, tangent, d, p):
     """δ of start(p, ·) from end(p, ·), by the probabilities of transitions."""
-    start = d.start
-    start[p] = 0
+    start, share = d.start, d.start_share
+    for c in range(len(enter)):
+        start[p, c] = 0
+        share[p, c] = 0
     for i in range(len(enter)):
         slope = d.end[p, i]
         for c in range(len(enter)):
             q = np.float64(enter[i, c])
             start[p, c] += q * (tangent[i, c] + slope) if q != 0 else 0.0
+        for c in range(len(enter)):
+            share[p, c] += enter[i, c]
+    _normalise(start[p], share[p])
 
 
 @compiled("contract")
-def _split_segments(kept, tangent, chart, d, p):
+def _weigh(mass, flow, value, share):
+    """Masses and flows of heads, ready to be multiplied by the weights of their edges."""
+    for c in range(mass.size):
+        flow[c] = share[c] * (flow[c] - value[c] * mass[c])
+    for c in range(mass.size):
+        mass[c] *= share[c]
+
+
+@compiled("contract")
+def _split_segments(kept, tangent, d, p):
     """δμ of the segments that end before p, in place of their weights; masses and flows go on to their starts."""
     widths, labels = min(kept.shape[1], p), kept.shape[2]
     start, start_mass, start_flow, mass, flow = d.start, d.start_mass, d.start_flow, d.end_mass, d.end_flow
-    for c in range(labels):
-        share = np.float64(chart.end_share[p, c])
-        flow[c] = share * (flow[c] - d.end[p, c] * mass[c])
-        mass[c] *= share
+    _weigh(mass, flow, d.end[p], d.end_share[p])
     for w in range(widths):
         n = p - 1 - w
         for c in range(labels):
@@ -115,10 +149,7 @@ def _leave_scaled(chart, d, p):
     labels = len(chart.factor)
     factor, d_factor, on_factor, on_tangent = chart.factor, d.factor, d.beside_factor, d.beside_tangent
     mass, flow = d.start_mass[p], d.start_flow[p]
-    for c in range(labels):
-        share = np.float64(chart.start_share[p, c])
-        flow[c] = share * (flow[c] - d.start[p, c] * mass[c])
-        mass[c] *= share
+    _weigh(mass, flow, d.start[p], d.start_share[p])
     for i in range(labels):
         m, slope = np.float64(chart.mass[p, i]), d.end[p, i]
         carried, by_tangent, by_flow = 0.0, 0.0, 0.0
@@ -138,8 +169,7 @@ def _leave_scaled(chart, d, p):
 def _leave_exactly(enter, tangent, d, p):
     """δμ of the transitions into p, in place of their probabilities; masses and flows go on to end(p, ·)."""
     mass, flow = d.start_mass[p], d.start_flow[p]
-    for c in range(len(enter)):
-        flow[c] -= d.start[p, c] * mass[c]
+    _weigh(mass, flow, d.start[p], d.start_share[p])
     for i in range(len(enter)):
         slope = d.end[p, i]
         carried, changed = 0.0, 0.0
@@ -159,17 +189,17 @@ def _scale_tangent(chart, tangent, d):
         for c in range(len(tangent)):
             f = np.float64(chart.factor[i, c])
             d.factor[i, c] = f * tangent[i, c] if f != 0 else 0.0
-    d.beside_factor[:] = 0
-    d.beside_tangent[:] = 0
+            d.beside_factor[i, c] = 0
+            d.beside_tangent[i, c] = 0
 
 
 @compiled()
 def _push(segment_weights, d_segment, pairwise, d_pairwise, length, chart, d, scaled, enter):
     """δ of the whole chart, and mass and flow of the last labels."""
-    d.end_mass[:] = chart.total
-    d.start[0] = 0
+    for c in range(d.end_mass.size):
+        d.start[0, c] = 0
     for p in range(1, length + 1):
-        _push_segments(segment_weights, d_segment, chart, d, p)
+        _push_segments(segment_weights, d_segment, d, p)
         if p == length:
             break
         if scaled:
@@ -179,23 +209,29 @@ def _push(segment_weights, d_segment, pairwise, d_pairwise, length, chart, d, sc
             if len(pairwise) == 1:
                 open_exactly(pairwise, chart, p, enter)
             _push_exactly(enter[k], d_pairwise[k], d, p)
-    mean = 0.0
+    finish(chart, length)
+    total, mean = 0.0, 0.0
     for c in range(d.end_mass.size):
-        mean += d.end_mass[c] * d.end[length, c]
+        total += chart.total[c]
+        mean += chart.total[c] * d.end[length, c]
     for c in range(d.end_mass.size):
-        d.end_flow[c] = d.end_mass[c] * (d.end[length, c] - mean)
+        d.end_mass[c] = chart.total[c] / total if total != 0 else 0.0
+        d.end_flow[c] = d.end_mass[c] * (d.end[length, c] - mean / total) if total != 0 else 0.0
 
 
 @compiled()
 def _flow(out_segment, d_segment, pairwise, d_pairwise, length, chart, d, scaled, enter, out_pairwise):
     """δμ of all segments and transitions."""
-    shared = len(pairwise) == 1
-    d.start_mass[:length] = 0
-    d.start_flow[:length] = 0
-    if shared:
-        out_pairwise[:] = 0
+    shared, labels = len(pairwise) == 1, d.end_mass.size
+    for n in range(length):
+        for c in range(labels):
+            d.start_mass[n, c] = 0
+            d.start_flow[n, c] = 0
+    for i in range(labels if shared else 0):
+        for c in range(labels):
+            out_pairwise[0, i, c] = 0
     for p in range(length, 0, -1):
-        _split_segments(out_segment, d_segment, chart, d, p)
+        _split_segments(out_segment, d_segment, d, p)
         if p == 1:
             break
         if scaled:
@@ -205,8 +241,9 @@ def _flow(out_segment, d_segment, pairwise, d_pairwise, length, chart, d, scaled
             if shared:
                 open_exactly(pairwise, chart, p - 1, enter)
             _leave_exactly(enter[k], d_pairwise[k], d, p - 1)
-            if shared:
-                out_pairwise += enter
+            for i in range(labels if shared else 0):
+                for c in range(labels):
+                    out_pairwise[0, i, c] += enter[0, i, c]
     if scaled:
         for i in range(len(chart.factor)):
             for c in range(len(chart.factor)):
@@ -217,14 +254,13 @@ def _flow(out_segment, d_segment, pairwise, d_pairwise, length, chart, d, scaled
 @compiled()
 def tangent_rows(first, last, segment, pairwise, lengths, d_segment, d_pairwise, out_segment, out_pairwise):
     chart, d = new_chart(segment), _new_tangents(segment)
-    scratch = np.empty((1, *pairwise.shape[2:]), pairwise.dtype)
+    scratch = new_matrix(pairwise)
     for b in range(first, last):
         length = lengths[b]
         clear_padding(out_segment[b], out_pairwise[b], length)
         if length > 0:
             enter = scratch if pairwise.shape[1] == 1 else out_pairwise[b]
             scaled = inside(segment[b], pairwise[b], length, chart, out_segment[b], enter)
-            finish(chart, length)
             if scaled:
                 _scale_tangent(chart, d_pairwise[b, 0], d)
             given = d_segment[b], pairwise[b], d_pairwise[b], length, chart, d, scaled, enter

@@ -3,8 +3,7 @@
 import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
-from structmax.numerics.kernel_numba_math import exp
-from structmax.structures.semi_markov.kernel_numba_inside import greatest, inside, new_chart
+from structmax.structures.semi_markov.kernel_numba_inside import greatest, inside, new_chart, new_matrix
 
 
 @compiled()
@@ -18,11 +17,11 @@ def _best(scores):
 
 @compiled()
 def _drawn(scores, uniform):
-    """The first entry at which the cumulative weight exc(scores) exceeds uniform · total, among those with weight."""
+    """The first entry at which the cumulative weight exp(scores) exceeds uniform · total, among those with weight."""
     peak = greatest(scores)
     total = 0.0
     for k in range(scores.size):
-        scores[k] = exp(scores[k] - peak)
+        scores[k] = np.exp(scores[k] - peak)
         total += scores[k]
     mass, last = 0.0, 0
     for k in range(scores.size):
@@ -48,14 +47,13 @@ def _decide(scores, noise, drawn):
 def _walk(segment, pairwise, length, chart, scores, noise, y_segment, y_pairwise):
     """Writes the structure that starts from the label at the end; see `_decide`."""
     widths, labels = segment.shape[1:]
-    scores[:labels] = chart.end[length]
+    for c in range(labels):
+        scores[c] = chart.end[length, c]
     label, drawn = _decide(scores[:labels], noise, 0)
     p = length
     while True:
         for w in range(min(widths, p)):
-            n = p - 1 - w
-            shift = chart.offset[n] - chart.offset[p - 1]
-            scores[w] = chart.start[n, label] + segment[n, w, label] + shift
+            scores[w] = chart.start[p - 1 - w, label] + segment[p - 1 - w, w, label]
         w, drawn = _decide(scores[: min(widths, p)], noise, drawn)
         p -= w + 1
         y_segment[p, w, label] = 1
@@ -69,63 +67,55 @@ def _walk(segment, pairwise, length, chart, scores, noise, y_segment, y_pairwise
         label = before
 
 
-@compiled("contract")
+@compiled()
 def _best_chart(segment, pairwise, length, chart):
-    """The chart with max in place of log Σ exp."""
-    start, end, weight, offset = chart.start, chart.end, chart.weight, chart.offset
-    dtype = segment.dtype.type
+    """The values with max in place of log Σ exp."""
+    start, end = chart.start, chart.end
     widths, labels = segment.shape[1:]
-    lowest = dtype(-np.inf)
-    start[0] = 0
-    offset[0] = 0
+    for c in range(labels):
+        start[0, c] = 0
     for p in range(1, length + 1):
         for c in range(labels):
-            end[p, c] = lowest
+            end[p, c] = -np.inf
         for w in range(min(widths, p)):
             n = p - 1 - w
-            shift = dtype(offset[n] - offset[p - 1])
             for c in range(labels):
-                weight[w, c] = start[n, c] + segment[n, w, c] + shift
-            for c in range(labels):
-                end[p, c] = weight[w, c] if weight[w, c] > end[p, c] else end[p, c]
+                score = start[n, c] + segment[n, w, c]
+                end[p, c] = score if score > end[p, c] else end[p, c]
         if p == length:
             break
         k = min(p, len(pairwise)) - 1
         for c in range(labels):
-            start[p, c] = lowest
+            start[p, c] = -np.inf
         for i in range(labels):
             e = end[p, i]
             for c in range(labels):
-                t = e + pairwise[k, i, c]
-                start[p, c] = t if t > start[p, c] else start[p, c]
-        level = greatest(start[p])
-        for c in range(labels):
-            start[p, c] -= level
-        offset[p] = offset[p - 1] + level
+                score = e + pairwise[k, i, c]
+                start[p, c] = score if score > start[p, c] else start[p, c]
 
 
 @compiled()
 def argmax_rows(first, last, segment, pairwise, lengths, y_segment, y_pairwise):
     chart = new_chart(segment)
-    scores = np.empty(max(segment.shape[2:]), segment.dtype)
+    scores = np.empty(max(segment.shape[2:]))
     for b in range(first, last):
         length = lengths[b]
         if length > 0:
             _best_chart(segment[b], pairwise[b], length, chart)
-            if np.max(chart.end[length]) > -np.inf:
+            if chart.end[length].max() > -np.inf:
                 _walk(segment[b], pairwise[b], length, chart, scores, None, y_segment[b], y_pairwise[b])
 
 
 @compiled()
 def sample_rows(first, last, segment, pairwise, lengths, noise, y_segment, y_pairwise):
     chart = new_chart(segment)
-    scores = np.empty(max(segment.shape[2:]), segment.dtype)
-    enter = np.empty((1, *pairwise.shape[2:]), pairwise.dtype)
+    scores = np.empty(max(segment.shape[2:]))
+    enter = new_matrix(pairwise)
     for b in range(first, last):
         length = lengths[b]
         if length > 0:
             inside(segment[b], pairwise[b], length, chart, None, enter)
-            if np.max(chart.end[length]) > -np.inf:
+            if chart.end[length].max() > -np.inf:
                 for s in range(noise.shape[1]):
                     y = y_segment[b, s], y_pairwise[b, s]
                     _walk(segment[b], pairwise[b], length, chart, scores, noise[b, s], *y)
