@@ -38,12 +38,16 @@ class Case:
     structure: structmax.AbstractStructure
     inputs: Callable[[], Inputs]
     peers: Callable[[], dict[str, Contender]]
+    # ours, where it is not the questions to the structure
+    front: Contender | None = None
 
     @property
     def title(self) -> str:
         return f"{self.name}/{'x'.join(map(str, self.size))}"
 
     def ours(self) -> Contender:
+        if self.front is not None:
+            return self.front
         structure = self.structure
         scores = (lambda x: x[0]) if structure.Parts is None else (lambda x: structure.Parts(*x))
         return {
@@ -76,6 +80,9 @@ def chain_peers() -> dict[str, Contender]:
     import torch_struct
 
     def build(unary: Tensor, pairwise: Tensor) -> Any:
+        B, N, C = unary.shape
+        if B * N * C**3 > 1e9:
+            raise MemoryError("its scan would hold some 17 GB")
         # edges [next, previous]; the first unary is folded into the first edge
         edges = (pairwise if pairwise.dim() == 4 else pairwise.expand(len(unary), unary.shape[1] - 1, -1, -1)).mT
         edges = edges + unary[:, 1:, :, None]
@@ -122,6 +129,12 @@ def binary_peers() -> dict[str, Contender]:
     return {"torch-struct": of_torch_struct(lambda spans: torch_struct.TreeCRF(spans.unsqueeze(-1)))}
 
 
+def soft_dtw_peers() -> dict[str, Contender]:
+    from tslearn.metrics import SoftDTWLossPyTorch
+
+    return {"tslearn": {"marginals": SoftDTWLossPyTorch(gamma=1.0)}}
+
+
 def nobody() -> dict[str, Contender]:
     return {}
 
@@ -151,6 +164,17 @@ CASES = [
     ),
     *(Case("binary tree", (b, n), structmax.BinaryTree(), normal((b, n, n)), binary_peers) for b, n in TREES),
     *(Case("alignment", (b, n, m), structmax.MonotoneAlignment(), normal((b, n, m)), nobody) for b, n, m in GRIDS),
+    *(
+        Case(
+            "soft-DTW",
+            (b, n, m),
+            structmax.MonotoneAlignment(),
+            normal((b, n, 1), (b, m, 1)),
+            soft_dtw_peers,
+            {"marginals": lambda x, y: structmax.soft_dtw(x, y, backend="numba")},
+        )
+        for b, n, m in GRIDS
+    ),
 ]
 
 

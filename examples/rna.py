@@ -1,8 +1,8 @@
 """A dynamic program of your own: which bases of an RNA strand pair up?
 
-A secondary structure pairs some bases of a strand so that no two pairs cross. Its recursion (Nussinov and Jacobson 1980)
-is not in the library. Listed as hyperedges it needs ten lines, and every question is answered: the best folding, the k
-best, the probability of each pair, draws, entropies, smoothed foldings, all with gradients.
+A secondary structure pairs some bases of a strand so that no two pairs cross. Its recursion (Nussinov and Jacobson
+1980) is not in the library. Listed as hyperedges it needs ten lines, and every question is answered: the best folding,
+the k best, the probability of each pair, draws, entropies, smoothed foldings, all with gradients.
 """
 
 import math
@@ -16,7 +16,7 @@ PAIRS = {"AU": 2.0, "UA": 2.0, "GC": 3.0, "CG": 3.0, "GU": 1.0, "UG": 1.0}
 
 
 def foldings(n, loop):
-    """Node width · (n + 1) + i is the strand of that width from i: its first base is free, or pairs with a later one."""
+    """Node width · (n + 1) + i is the strand of that width from i: its first base is free or pairs with a later one."""
     for width in range(n + 1):
         for i in range(n - width + 1):
             j = i + width

@@ -183,6 +183,21 @@ def test_the_barycentre_is_a_minimum_and_says_when_it_is_not():
     assert hasty.objective > found.objective
 
 
+@pytest.mark.parametrize("unit", [1e-6, 1e6])
+def test_the_unit_of_the_series_does_not_matter(unit):
+    many = series(3, 6, 2)
+    want = structmax.soft_dtw_barycentre(many, steps=1000)
+    found = structmax.soft_dtw_barycentre(unit * many, gamma=unit**2, steps=1000)
+    assert found.converged
+    assert found.objective.item() == pytest.approx(unit**2 * want.objective.item(), rel=1e-6)
+
+
+def test_a_barycentre_that_aligns_with_nothing_is_not_found():
+    found = structmax.soft_dtw_barycentre(series(2, 9, 1), init=series(3, 1), band=2)
+    assert found.objective == math.inf
+    assert not found.converged
+
+
 def test_the_barycentre_is_as_long_as_its_start():
     found = structmax.soft_dtw_barycentre(series(3, 6, 1), init=torch.zeros(4, 1, dtype=torch.float64), steps=5)
     assert found.series.shape == (4, 1)

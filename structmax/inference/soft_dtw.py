@@ -328,12 +328,24 @@ def soft_dtw_barycentre(
         total.backward()
         return total
 
-    search = torch.optim.LBFGS([z], max_iter=steps, line_search_fn="strong_wolfe")
     with torch.enable_grad():
+        # Tolerances in proportion to what is minimised, whatever the unit of the series.
+        (slope,) = torch.autograd.grad(objective(), z)
+        tolerance = 1e-6 * slope.abs().max().item()
+        search = torch.optim.LBFGS(
+            [z],
+            max_iter=steps,
+            # as many as the line searches want
+            max_eval=100 * steps,
+            tolerance_grad=tolerance,
+            tolerance_change=torch.finfo(z.dtype).eps * tolerance,
+            line_search_fn="strong_wolfe",
+        )
         search.step(closure)
     taken = search.state[z]["n_iter"]
     with torch.no_grad():
-        return Barycentre(z.detach(), objective(), taken, taken < steps)
+        total = objective()
+    return Barycentre(z.detach(), total, taken, taken < steps and bool(total.isfinite()))
 
 
 def _weights(weights: Tensor | None, series: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ def _expect_rows(first, stop, sources, rows, columns, local, band, best, wanted,
             strip = strip_at(grid, s)
             # Only in the last strip are the shares there; where local paths end could not be known then.
             if s < grid.strips - 1 or local:
-                read(source, grid, strip, np.inf, scratch)
+                read(source, grid, strip, sources[0].dtype.type(np.inf), scratch)
                 forward(grid, strip, best, True, False, scratch)
             if best and local:
                 ended = end_once(grid, strip, ended, scratch)
@@ -105,7 +105,7 @@ def _tangent_rows(first, stop, sources, directions, rows, columns, local, band, 
         for s in range(2 * grid.strips):
             strip = strip_at(grid, s if s < grid.strips else 2 * grid.strips - 1 - s)
             if s != grid.strips or local:
-                read(source, grid, strip, np.inf, scratch)
+                read(source, grid, strip, sources[0].dtype.type(np.inf), scratch)
                 read_directions(source, direction, grid, strip, scratch)
                 forward(grid, strip, False, True, True, scratch)
             if s == grid.strips - 1:
@@ -119,7 +119,7 @@ def _tangent_rows(first, stop, sources, directions, rows, columns, local, band, 
 
 
 def _widening(ask: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
-    """Asks again in float64 for the instances whose scores are too large for exponents in float32.
+    """Asks again in float64 for the instances whose scores are too large for float32.
 
     `ask(wide, *tensors, **fields)` says in `wide` (B,) which these are.
     """

@@ -109,7 +109,8 @@ def new_scratch(sources, local, tangents):
 def strip_at(grid, number):
     top = number * grid.lanes
     rows = min(grid.lanes, grid.height - top)
-    left = max(0, top - grid.band)
+    # A local instance may be so long that the band has left it.
+    left = min(max(0, top - grid.band), grid.width)
     columns = max(0, min(grid.width, top + rows + grid.band) - left)
     return Strip(number, top, rows, left, columns, columns + rows - 1)
 
@@ -128,10 +129,12 @@ def origin(grid, k):
 @compiled()
 def span(grid, strip, i, down, right):
     """The columns of row i that a move from (i − down, j − right) may lead to: first, and one past the last."""
-    if i < down or i >= grid.height:
+    # A match comes before and after every gap of a local path.
+    margin = 1 if grid.shares == 5 and down + right == 1 else 0
+    if i < down + margin or i >= grid.height - margin:
         return right, right
-    first = max(max(strip.left, right), max(i, i - down + right) - grid.band)
-    stop = min(strip.left + strip.columns, min(i, i - down + right) + grid.band + 1)
+    first = max(max(strip.left, right + margin), max(i, i - down + right) - grid.band)
+    stop = min(min(strip.left + strip.columns, grid.width - margin), min(i, i - down + right) + grid.band + 1)
     return first, max(first, stop)
 
 

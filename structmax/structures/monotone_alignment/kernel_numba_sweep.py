@@ -35,8 +35,8 @@ from structmax.structures.monotone_alignment.kernel_numba_strip import STATE, re
 from structmax.structures.monotone_alignment.kernel_numba_vector import NOTHING
 
 FOUND, NOTHING_TO_DO, BROKEN, WIDE = range(4)
-# The largest sum of scores, up to sign, whose exponents are exact in float32.
-LARGEST_SUM = 5e6
+# The largest sums of scores, up to sign, that float32 can do: those with exact exponents, and those that are finite.
+LARGEST_SUM, LARGEST_FINITE = 5e6, 3e38
 NOTHING_32, NOTHING_64 = NOTHING[32], NOTHING[64]
 LOG_2 = math.log(2)
 
@@ -140,23 +140,27 @@ def inside(sources, n, m, grid, best, scratch):
     """Forward over all strips, which leaves the shares of the last: the value, and what has come of it.
 
     FOUND; NOTHING_TO_DO, where it is known without a path; BROKEN, if a score is NaN or +inf; WIDE, if the scores are
-    too large for exponents in float32.
+    too large for float32.
     """
     if grid.tensors == 1 and (n == 0 or m == 0):
         return (0.0 if n == m else -np.inf), NOTHING_TO_DO
     if grid.shares == 3 and abs(n - m) > grid.band:
         return -np.inf, NOTHING_TO_DO
     tape = scratch.tape
-    limit = tape.dtype.type(LARGEST_SUM / (n + m + 1) if tape.itemsize == 4 else np.inf)
+    limit = np.inf
+    if tape.itemsize == 4:
+        limit = (LARGEST_FINITE if best else LARGEST_SUM) / (n + m + 1)
     wild, broken, last = 0, 0, 0
     start(grid, best, scratch)
     for s in range(grid.strips):
         strip = strip_at(grid, s)
-        more = read(sources, grid, strip, limit, scratch)
+        more = read(sources, grid, strip, tape.dtype.type(limit), scratch)
         wild, broken = wild + more[0], broken + more[1]
         last = forward(grid, strip, best, s == grid.strips - 1, False, scratch)
     if broken > 0:
         return np.nan, BROKEN
+    if wild > 0:
+        return np.nan, WIDE
     if grid.shares == 5:
         mantissa, exponent = _reach_goal(grid, best, scratch)
     else:
@@ -164,8 +168,6 @@ def inside(sources, n, m, grid, best, scratch):
         mantissa, exponent = float(tape[lane + MANTISSA * grid.plane]), float(tape[lane + EXPONENT * grid.plane])
     value = exponent
     if not best:
-        if wild > 0:
-            return np.nan, WIDE
         value = math.log(mantissa) + exponent * LOG_2 if mantissa > 0 else -np.inf
     return value, FOUND if value > -np.inf else NOTHING_TO_DO
 

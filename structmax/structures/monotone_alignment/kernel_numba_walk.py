@@ -149,7 +149,7 @@ def sample_rows(first, stop, sources, rows, columns, local, band, noise, wide, o
             row_reached[0] = math.exp(-value)
             for s in range(grid.strips):
                 strip = strip_at(grid, s)
-                read(source, grid, strip, np.inf, scratch)
+                read(source, grid, strip, sources[0].dtype.type(np.inf), scratch)
                 forward(grid, strip, False, True, False, scratch)
                 _add_ends(grid, strip, scratch, row_reached)
         for draw in range(draws):
@@ -160,7 +160,7 @@ def sample_rows(first, stop, sources, rows, columns, local, band, noise, wide, o
         for s in range(grid.strips - 1, -1, -1):
             strip = strip_at(grid, s)
             if s < grid.strips - 1:
-                read(source, grid, strip, np.inf, scratch)
+                read(source, grid, strip, sources[0].dtype.type(np.inf), scratch)
                 forward(grid, strip, False, True, False, scratch)
             for draw in range(draws):
                 _walk(grid, strip, scratch, walks[draw], noise[b, draw], at(out, draw), column_reached)

@@ -28,7 +28,7 @@ inside_log, outside_log = log_space.inside, log_space.outside
 
 @compiled()
 def _inside(terms, rules, roots, spans, n, sizes, grammar, chart, work):
-    """log Z, and whether the chart is safe: if not, the value is none."""
+    """log Z, and whether it is safe: if not, the value is none."""
     best_rule, safe = read_grammar(rules, n, sizes, grammar)
     if safe and inside_linear(terms, spans, n, sizes, best_rule, grammar, chart, work):
         return value_of(roots, n, sizes, chart), True
@@ -36,20 +36,30 @@ def _inside(terms, rules, roots, spans, n, sizes, grammar, chart, work):
 
 
 @compiled()
-def _value_rows(begin, stop, terms, rules, roots, spans, lengths, sizes, value):
-    S = sizes.K + sizes.T
+def _plain_value(terms, rules, roots, spans, n):
+    """The value where nothing has to be computed, and whether that is so."""
+    if n < 2:
+        return (0.0 if n == 0 else -np.inf), True
+    return np.nan, not sound(terms, rules, roots, spans, n)
+
+
+@compiled()
+def _value_rows(begin, stop, terms, rules, roots, spans, lengths, sizes, value, safe):
     grammar, chart, work = new_grammar(sizes), new_chart(sizes), new_work(sizes)
     for b in range(begin, stop):
-        n = lengths[b]
-        if n < 2:
-            value[b] = 0.0 if n == 0 else -np.inf
-        elif not sound(terms[b], rules[b], roots[b], spans[b], n):
-            value[b] = np.nan
-        else:
-            scores = terms[b], rules[b], roots[b], spans[b]
-            value[b], safe = _inside(*scores, n, sizes, grammar, chart, work)
-            if not safe:
-                value[b] = inside_log(*scores, n, np.empty((n, n, S)), np.empty((S, S)))
+        scores = terms[b], rules[b], roots[b], spans[b]
+        value[b], safe[b] = _plain_value(*scores, lengths[b])
+        if not safe[b]:
+            value[b], safe[b] = _inside(*scores, lengths[b], sizes, grammar, chart, work)
+
+
+@compiled()
+def _log_value_rows(begin, stop, terms, rules, roots, spans, lengths, value, safe):
+    N, S = terms.shape[1], rules.shape[2]
+    chart, pairs = np.empty((N, N, S)), np.empty((S, S))
+    for b in range(begin, stop):
+        if not safe[b]:
+            value[b] = inside_log(terms[b], rules[b], roots[b], spans[b], lengths[b], chart, pairs)
 
 
 @compiled()
@@ -67,28 +77,36 @@ def _spoil(n, d_terms, d_rules, d_roots, d_spans):
 
 
 @compiled()
-def _marginal_rows(begin, stop, terms, rules, roots, spans, lengths, sizes, value, d_terms, d_rules, d_roots, d_spans):
-    S = sizes.K + sizes.T
-    grammar, chart, work = new_grammar(sizes), new_chart(sizes), new_work(sizes)
-    slopes = new_slopes(sizes)
+def _marginal_rows(
+    begin, stop, terms, rules, roots, spans, lengths, sizes, value, safe, d_terms, d_rules, d_roots, d_spans
+):
+    grammar, chart, work, slopes = new_grammar(sizes), new_chart(sizes), new_work(sizes), new_slopes(sizes)
     for b in range(begin, stop):
         n = lengths[b]
-        out = d_terms[b], d_rules[b], d_roots[b], d_spans[b]
-        if n < 2:
-            value[b] = 0.0 if n == 0 else -np.inf
-        elif not sound(terms[b], rules[b], roots[b], spans[b], n):
-            value[b] = np.nan
+        scores, out = (terms[b], rules[b], roots[b], spans[b]), (d_terms[b], d_rules[b], d_roots[b], d_spans[b])
+        total, safe[b] = _plain_value(*scores, n)
+        if np.isnan(total) and safe[b]:
             _spoil(n, *out)
-        else:
-            scores = terms[b], rules[b], roots[b], spans[b]
-            total, safe = _inside(*scores, n, sizes, grammar, chart, work)
-            if safe and total > -np.inf:
+        elif not safe[b]:
+            total, safe[b] = _inside(*scores, n, sizes, grammar, chart, work)
+            if safe[b] and total > -np.inf:
                 outside_linear(total, roots[b], n, sizes, grammar, chart, work, slopes, *out)
-            elif not safe:
-                nodes, pairs, d_pairs, mu = np.empty((n, n, S)), np.empty((S, S)), np.empty((S, S)), np.empty((n, n, S))
-                total = inside_log(*scores, n, nodes, pairs)
-                if total > -np.inf:
-                    outside_log(total, rules[b], roots[b], spans[b], n, nodes, pairs, d_pairs, mu, *out)
+        value[b] = total
+
+
+@compiled()
+def _log_marginal_rows(
+    begin, stop, terms, rules, roots, spans, lengths, value, safe, d_terms, d_rules, d_roots, d_spans
+):
+    N, S = terms.shape[1], rules.shape[2]
+    chart, mu = np.empty((N, N, S)), np.empty((N, N, S))
+    pairs, d_pairs, counts = np.empty((S, S)), np.empty((S, S)), np.empty(rules[0].shape)
+    for b in range(begin, stop):
+        if not safe[b]:
+            total = inside_log(terms[b], rules[b], roots[b], spans[b], lengths[b], chart, pairs)
+            if total > -np.inf:
+                arrays = chart, pairs, d_pairs, mu, counts, d_terms[b], d_rules[b], d_roots[b], d_spans[b]
+                outside_log(total, rules[b], roots[b], spans[b], lengths[b], *arrays)
             value[b] = total
 
 
@@ -130,9 +148,12 @@ def _work(terms: Tensor, rules: Tensor) -> int:
 
 def log_partition(terms: Tensor, rules: Tensor, roots: Tensor, spans: Tensor, lengths: Tensor) -> Tensor:
     """log Σ over parses of exp(score): (B,)."""
-    value = terms.new_empty(len(terms))
-    arrays = *(t.numpy() for t in (terms, rules, roots, spans, lengths)), _sizes(terms, roots), value.numpy()
-    over_rows(_value_rows, len(terms), _work(terms, rules), *arrays)
+    scores = tuple(t.numpy() for t in (terms, rules, roots, spans, lengths))
+    value, safe = terms.new_empty(len(terms)), np.ones(len(terms), np.bool_)
+    over_rows(_value_rows, len(terms), _work(terms, rules), *scores, _sizes(terms, roots), value.numpy(), safe)
+    # A kernel of its own: most often it need not even be compiled.
+    if not safe.all():
+        over_rows(_log_value_rows, len(terms), LANES * _work(terms, rules), *scores, value.numpy(), safe)
     return value
 
 
@@ -140,10 +161,13 @@ def log_partition_and_marginals(
     terms: Tensor, rules: Tensor, roots: Tensor, spans: Tensor, lengths: Tensor
 ) -> tuple[Tensor, ...]:
     """The value (B,), and the expected number of uses of each part."""
-    scores = terms, rules, roots, spans
-    value, parts = terms.new_empty(len(terms)), tuple(torch.zeros_like(t) for t in scores)
-    arrays = *(t.numpy() for t in (*scores, lengths)), _sizes(terms, roots), *(t.numpy() for t in (value, *parts))
-    over_rows(_marginal_rows, len(terms), 3 * _work(terms, rules), *arrays)
+    scores = tuple(t.numpy() for t in (terms, rules, roots, spans, lengths))
+    value, safe = terms.new_empty(len(terms)), np.ones(len(terms), np.bool_)
+    parts = tuple(torch.zeros_like(t) for t in (terms, rules, roots, spans))
+    out = value.numpy(), safe, *(t.numpy() for t in parts)
+    over_rows(_marginal_rows, len(terms), 3 * _work(terms, rules), *scores, _sizes(terms, roots), *out)
+    if not safe.all():
+        over_rows(_log_marginal_rows, len(terms), 3 * LANES * _work(terms, rules), *scores, *out)
     return value, *parts
 
 

@@ -69,11 +69,12 @@ def inside(terms, rules, roots, spans, n, chart, pairs):
 
 
 @compiled()
-def outside(value, rules, roots, spans, n, chart, pairs, d_pairs, mu, d_terms, d_rules, d_roots, d_spans):
+def outside(value, rules, roots, spans, n, chart, pairs, d_pairs, mu, counts, d_terms, d_rules, d_roots, d_spans):
     """Marginals of all parts, for a finite value: what reaches a node is shared out among its edges."""
     K, S = rules.shape[0], rules.shape[1]
     mu[:n, :n] = 0.0
-    counts = np.zeros((K, S, S))
+    # In float64, whatever the dtype of the result.
+    counts[:] = 0.0
     for a in range(K):
         d_roots[a] = exp(roots[a] + chart[0, n - 1, a] - value)
         mu[0, n - 1, a] = d_roots[a]

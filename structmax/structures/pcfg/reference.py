@@ -78,7 +78,10 @@ def _edges(N: int, K: int, T: int) -> Hyperedges:
 
 def examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any]]]:
     """Calls that between them reach every compiled variant."""
-    scores = x.new_zeros(1, 2, 1), x.new_zeros(1, 1, 2, 2), x.new_zeros(1, 1), x.new_zeros(1, 2, 2, 1)
+    near = x.new_zeros(1, 2, 2), x.new_zeros(1, 1, 3, 3), x.new_zeros(1, 1), x.new_zeros(1, 2, 2, 1)
+    # So far apart that log space has to do.
+    far = x.new_tensor([[[0.0, -1e3], [0.0, -1e3]]]), *near[1:]
     given = {"lengths": torch.full((1,), 2, device=x.device)}
-    for name in ("log_partition", "log_partition_and_marginals", "argmax"):
-        yield name, scores, given
+    for scores in (near, far):
+        for name in ("log_partition", "log_partition_and_marginals", "argmax"):
+            yield name, scores, given

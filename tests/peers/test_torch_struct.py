@@ -1,0 +1,134 @@
+"""Against torch-struct 0.5, its conventions converted: the same values, marginals, best structures, entropies.
+
+Left out is what that release answers wrongly or not at all: lengths of semi-Markov chains, alignments, tree
+cross-entropies, counts of grammars. Our own enumeration judges those.
+"""
+
+import warnings
+
+import pytest
+import torch
+from torch import Tensor
+
+import structmax
+from structmax.testing import same
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    torch_struct = pytest.importorskip("torch_struct")
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+SEEDS = range(5)
+
+
+def normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).requires_grad_()
+
+
+def edges_of(unary: Tensor, pairwise: Tensor) -> Tensor:
+    """(B, N, C) and (B, N − 1, C, C) as edges (B, N − 1, next, previous), the first unary folded into the first."""
+    first = torch.zeros_like(pairwise)
+    first[:, 0] = unary[:, 0, :, None]
+    return (pairwise + first + unary[:, 1:, None, :]).mT
+
+
+def agree(ours: structmax.Distribution, theirs, inputs: tuple[Tensor, ...], to_ours) -> None:
+    """Values, entropies, and the gradients of both for the same inputs."""
+    log_z = structmax.log_partition(ours.scores, ours.structure)
+    same("log_partition", log_z, theirs.partition)
+    marginals = structmax.marginals(ours.scores, ours.structure)
+    for a, b in zip(ours.structure.tensors(marginals), to_ours(theirs.marginals), strict=True):
+        same("marginals", a, b)
+    same("entropy", ours.entropy(), theirs.entropy)
+    for question, peer in ((log_z, theirs.partition), (ours.entropy(), theirs.entropy)):
+        got = torch.autograd.grad(question.sum(), inputs, retain_graph=True)
+        want = torch.autograd.grad(peer.sum(), inputs, retain_graph=True)
+        for a, b in zip(got, want, strict=True):
+            same("gradient", a, b)
+    best = structmax.topk(ours.scores, ours.structure, 3)
+    # theirs pads with about −1e5 where there are fewer
+    found = best.values > -torch.inf
+    same("k-max 3", best.values[found], theirs.kmax(3)[found], 1e-9)
+    same("value of the best", best.values[0], theirs.max)
+    for a, b in zip(ours.structure.tensors(ours.mode), to_ours(theirs.argmax), strict=True):
+        same("argmax", a, b)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("lengths", [None, torch.tensor([4, 2, 3])])
+def test_linear_chain(seed, lengths):
+    unary, pairwise = normal(seed, 3, 4, 3), normal(seed + 50, 3, 3, 3, 3)
+    ours = structmax.Distribution((unary, pairwise), structmax.LinearChain(lengths))
+    theirs = torch_struct.LinearChainCRF(edges_of(unary, pairwise), lengths=lengths)
+
+    def to_ours(edges: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.cat([edges[:, :1].sum(-2), edges.sum(-1)], 1), edges.mT
+
+    agree(ours, theirs, (unary, pairwise), to_ours)
+    other = normal(seed + 90, 3, 4, 3), normal(seed + 99, 3, 3, 3, 3)
+    q = structmax.Distribution(other, structmax.LinearChain(lengths))
+    peer_q = torch_struct.LinearChainCRF(edges_of(*other), lengths=lengths)
+    same("kl", torch.distributions.kl_divergence(ours, q), theirs.kl(peer_q))
+    cross = structmax.cross_entropy(ours.scores, q.scores, ours.structure)
+    same("cross_entropy", cross, theirs.cross_entropy(peer_q))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("single_root", [True, False])
+@pytest.mark.parametrize("lengths", [None, torch.tensor([4, 2])])
+def test_projective_tree(seed, single_root, lengths):
+    arcs = normal(seed, 2, 5, 5)
+    words = arcs[:, 1:, 1:] * (1 - torch.eye(4, dtype=arcs.dtype)) + torch.diag_embed(arcs[:, 0, 1:])
+    ours = structmax.Distribution(arcs, structmax.ProjectiveTree(lengths, single_root=single_root))
+    theirs = torch_struct.DependencyCRF(words, lengths=lengths, multiroot=not single_root)
+
+    def to_ours(parts: Tensor) -> tuple[Tensor]:
+        roots = parts.diagonal(dim1=1, dim2=2)
+        full = torch.zeros(2, 5, 5, dtype=parts.dtype)
+        full[:, 1:, 1:] = parts - torch.diag_embed(roots)
+        full[:, 0, 1:] = roots
+        return (full,)
+
+    agree(ours, theirs, (arcs,), to_ours)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("lengths", [None, torch.tensor([4, 3])])
+def test_binary_tree(seed, lengths):
+    spans = normal(seed, 2, 4, 4, 2)
+    ours = structmax.Distribution(spans, structmax.BinaryTree(lengths, labelled=True))
+    theirs = torch_struct.TreeCRF(spans, lengths=lengths)
+    agree(ours, theirs, (spans,), lambda parts: (parts,))
+    q = normal(seed + 90, 2, 4, 4, 2)
+    peer_q = torch_struct.TreeCRF(q, lengths=lengths)
+    same("kl", structmax.kl_divergence(spans, q, ours.structure), theirs.kl(peer_q))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_semi_markov_without_lengths(seed):
+    B, N, W, C = 2, 4, 2, 3
+    segment, pairwise = normal(seed, B, N, W, C), normal(seed + 50, C, C)
+    # theirs: edges between N + 1 boundaries, (n, width, next, previous); a start label that is none is label 0
+    edges = torch.full((B, N, W + 1, C, C), -1e9, dtype=segment.dtype)
+    for n in range(N):
+        for w in range(1, W + 1):
+            before = pairwise.T if n else torch.where(torch.arange(C) == 0, 0.0, -1e9).expand(C, C)
+            edges[:, n, w] = segment[:, n, w - 1, :, None] + before
+    theirs = torch_struct.SemiMarkovCRF(edges)
+    ours = structmax.log_partition((segment, pairwise), structmax.SemiMarkov())
+    same("log_partition", ours, theirs.partition, 1e-9)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_grammar(seed):
+    B, N, T, K = 2, 4, 2, 3
+    terms, rules, roots = normal(seed, B, N, T), normal(seed + 1, B, K, K + T, K + T), normal(seed + 2, B, K)
+    ours = structmax.log_partition((terms, rules, roots), structmax.Pcfg())
+    theirs = torch_struct.SentCFG((terms, rules, roots)).partition
+    same("log_partition", ours, theirs)
+    for a, b in zip(
+        torch.autograd.grad(ours.sum(), (terms, rules, roots)),
+        torch.autograd.grad(theirs.sum(), (terms, rules, roots)),
+        strict=True,
+    ):
+        same("gradient", a, b)

@@ -1,0 +1,99 @@
+"""Dynamic programs under compile, export, autocast, no_grad and inference_mode."""
+
+import pytest
+import torch
+
+import structmax
+
+LENGTHS = torch.tensor([4, 2, 3])
+
+
+def pieces(n):
+    yield 0, -1, -1
+    for j in range(1, n + 1):
+        for i in range(j):
+            yield j, i * (n + 1) + j, i
+
+
+# structure and the shapes of its scores
+STRUCTURES = {
+    "chain": (structmax.LinearChain(LENGTHS), (3, 4, 3), (3, 3)),
+    "chain with holes": (
+        structmax.LinearChain(keep=torch.tensor([True, False, True, True])),
+        (3, 4, 3),
+        (3, 3, 3, 3),
+    ),
+    "semi-Markov": (structmax.SemiMarkov(LENGTHS), (3, 4, 2, 2), (2, 2)),
+    "alignment": (structmax.MonotoneAlignment(LENGTHS), (3, 4, 3)),
+    "projective tree": (structmax.ProjectiveTree(LENGTHS, single_root=True), (3, 5, 5)),
+    "binary tree": (structmax.BinaryTree(LENGTHS), (3, 4, 4)),
+    "ctc": (structmax.Ctc(torch.tensor([1, 2]), LENGTHS), (3, 4, 3)),
+    "lattice": (structmax.Lattice(torch.tensor([[0, 1], [1, 2], [0, 2]]), 0, 2), (3, 3)),
+    "hypergraph": (structmax.Hypergraph.from_function(pieces, 4, goal=LENGTHS), (3, 25)),
+}
+
+
+@pytest.fixture(params=STRUCTURES, ids=lambda name: name.replace(" ", "_"))
+def problem(request):
+    structure, *shapes = STRUCTURES[request.param]
+    generator = torch.Generator().manual_seed(0)
+    scores = tuple(torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
+    return structure, scores
+
+
+def total(structure, *scores):
+    """A number that needs value, marginals, best structure and a smoothed value."""
+    parts = structure.Parts(*scores) if structure.Parts else scores[0]
+    mu = structure.tensors(structmax.marginals(parts, structure))
+    best = structure.tensors(structmax.argmax(parts, structure))
+    inner = sum((m * b).sum() + (m**2).sum() for m, b in zip(mu, best, strict=True))
+    value = structmax.log_partition(parts, structure) + structmax.smoothed(parts, structure, structmax.L2(1.0))
+    return inner + value.sum()
+
+
+def test_compile_gives_the_plain_answer_and_gradient(problem):
+    structure, scores = problem
+    torch._dynamo.reset()
+    compiled = torch.compile(total, fullgraph=True, backend="aot_eager")
+    answers = []
+    for call in (total, compiled):
+        leaves = tuple(t.clone().requires_grad_() for t in scores)
+        out = call(structure, *leaves)
+        answers.append((out.detach(), *torch.autograd.grad(out, leaves)))
+    for a, b in zip(*answers, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_export(problem):
+    structure, scores = problem
+
+    class Model(torch.nn.Module):
+        def forward(self, *scores):
+            parts = structure.Parts(*scores) if structure.Parts else scores[0]
+            return structmax.log_partition(parts, structure)
+
+    exported = torch.export.export(Model(), scores).module()
+    torch.testing.assert_close(exported(*scores), Model()(*scores))
+
+
+def test_without_gradients(problem):
+    structure, scores = problem
+    parts = structure.Parts(*scores) if structure.Parts else scores[0]
+    want = structmax.log_partition(parts, structure)
+    for mode in (torch.no_grad, torch.inference_mode):
+        for backend in ("numba", "reference"):
+            with mode():
+                torch.testing.assert_close(structmax.log_partition(parts, structure, backend=backend), want)
+                structmax.marginals(parts, structure, backend=backend)
+                structmax.topk(parts, structure, 2, backend=backend)
+                structmax.sample(parts, structure, (2,), backend=backend)
+
+
+def test_half_precision(problem):
+    structure, scores = problem
+    leaves = tuple(t.bfloat16().requires_grad_() for t in scores)
+    parts = structure.Parts(*leaves) if structure.Parts else leaves[0]
+    value = structmax.log_partition(parts, structure)
+    assert value.dtype == torch.bfloat16
+    gradients = torch.autograd.grad(value.sum(), leaves)
+    assert all(g.dtype == torch.bfloat16 and bool(g.isfinite().all()) for g in gradients)

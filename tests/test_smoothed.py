@@ -1,0 +1,87 @@
+"""Smoothed recursions: bounds on their value, sparsity, ranking, refusals. The laws hold the rest."""
+
+import math
+
+import pytest
+import torch
+
+import structmax
+
+OMEGAS = [structmax.Entropy(0.5), structmax.L2(2.0), structmax.Tsallis(1.5, 1.0), structmax.Tsallis(3.0, 0.3)]
+
+
+def spread(omega, n: int) -> float:
+    """ω(n) = max over the simplex of −Ω, at its centre."""
+    if omega.alpha == 1:
+        return omega.gamma * math.log(n)
+    return omega.gamma * (1 - n ** (1 - omega.alpha)) / (omega.alpha * (omega.alpha - 1))
+
+
+def bound(structure: structmax.Hypergraph, omega) -> float:
+    """The largest sum of ω(edges of v) over the nodes of a derivation: the best score with that for each node."""
+    first, tails, _ = structure.grouped
+    most: list[float] = []
+    for v in range(len(first) - 1):
+        own = range(int(first[v]), int(first[v + 1]))
+        below = [sum(most[t] for t in tails[e].tolist() if t >= 0) for e in own]
+        most.append(max(below) + spread(omega, len(own)) if below else 0.0)
+    return most[-1]
+
+
+def bracketings(n):
+    for width in range(1, n + 1):
+        for i in range(n - width + 1):
+            here = (width - 1) * n + i
+            part = i * n + i + width - 1
+            if width == 1:
+                yield here, part, -1, -1
+            for left in range(1, width):
+                yield here, part, (left - 1) * n + i, (width - left - 1) * n + i + left
+
+
+@pytest.mark.parametrize("omega", OMEGAS, ids=str)
+def test_the_value_lies_above_the_maximum_by_at_most_the_bound(omega):
+    n = 6
+    structure = structmax.Hypergraph.from_function(bracketings, n, goal=(n - 1) * n)
+    allowed = bound(structure, omega)
+    for seed in range(20):
+        scores = torch.randn(n * n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * seed / 5
+        gap = structmax.smoothed(scores, structure, omega) - structmax.topk(scores, structure, 1).values[0]
+        assert -1e-12 <= gap <= allowed + 1e-12
+    # at ties the walk is spread as far as it can be at every node it meets
+    ties = structmax.smoothed(torch.zeros(n * n, dtype=torch.float64), structure, omega)
+    assert allowed / 4 < ties <= allowed + 1e-12
+
+
+def test_entropy_is_the_log_partition_and_its_temperature():
+    x, paths = torch.randn(2, 4, 5, dtype=torch.float64), structmax.MonotoneAlignment()
+    close = torch.testing.assert_close
+    close(structmax.smoothed(x, paths, structmax.Entropy(1.0)), structmax.log_partition(x, paths))
+    close(structmax.smoothed_marginals(x, paths, structmax.Entropy(1.0)), structmax.marginals(x, paths))
+    close(structmax.smoothed(x, paths, structmax.Tsallis(1.0, 0.3)), 0.3 * structmax.log_partition(x / 0.3, paths))
+
+
+def test_l2_is_exactly_sparse_and_entropy_is_not():
+    x, paths = 3 * torch.randn(6, 6, dtype=torch.float64), structmax.MonotoneAlignment()
+    sparse = structmax.smoothed_marginals(x, paths, structmax.L2(1.0))
+    assert (sparse == 0).sum() > 6
+    assert (structmax.marginals(x, paths) > 0).all()
+
+
+def test_structures_are_ranked_by_their_walk():
+    x, chain = torch.randn(4, 3, dtype=torch.float64), structmax.LinearChain()
+    scores = chain.Parts(x, torch.randn(3, 3, dtype=torch.float64))
+    best = structmax.topk(scores, chain, 5).parts
+    log_p = structmax.smoothed_log_prob(scores, chain, structmax.Entropy(1.0), best)
+    torch.testing.assert_close(log_p, structmax.log_prob(scores, chain, best))
+    assert (log_p.diff() <= 0).all()
+
+
+def test_wrong_regularisers_are_refused():
+    x, paths = torch.zeros(2, 2), structmax.MonotoneAlignment()
+    with pytest.raises(TypeError, match=r"`omega` should be a regulariser such as L2\(1.0\), but is L2 itself"):
+        structmax.smoothed(x, paths, structmax.L2)
+    with pytest.raises(ValueError, match=r"`gamma` should be > 0, but is 0"):
+        structmax.L2(0)
+    with pytest.raises(ValueError, match=r"`alpha` should be > 1, but is 0.5. 1 is Entropy, 2 is L2."):
+        structmax.Tsallis(0.5)
