@@ -157,7 +157,7 @@ class AbstractStructure(ABC):
         given = {name: value for name, value in named.items() if value is not None}
         return given | {name: self.expanded(name, tensors) for name in self.per_instance if name in given}
 
-    def expanded(self, name: str, tensors: tuple[Tensor, ...], default: int | None = None) -> Tensor:
+    def expanded(self, name: str, tensors: tuple[Tensor, ...], default: int = 0) -> Tensor:
         """The field of that name, one entry for each instance of the batch, or `default` for all where it is None."""
         first = tensors[0]
         batch = first.shape[: first.dim() - self.event_dim]

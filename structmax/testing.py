@@ -406,7 +406,7 @@ def law_padding(case: Case, backend: str) -> None:
 # ---------------------------------------------------------------- laws of gradient, shape and dtype
 
 
-def _fast(backend: str) -> dict[str, bool]:
+def _fast(backend: str) -> dict[str, Any]:
     """The gradients of the reference are autograd's own: a random projection of the Jacobian tells enough of them."""
     return {"fast_mode": backend == "reference"}
 

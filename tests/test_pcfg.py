@@ -93,7 +93,8 @@ def test_what_is_ignored_may_hold_anything(junk: float):
 @pytest.mark.parametrize("which", range(4))
 def test_a_broken_score_breaks_its_instance_alone(broken: float, which: int):
     scores = scores_of(2, N=3, K=2, T=2)
-    place = ((1, 0, 0), (1, 0, 0, 0), (1, 0), (1, 0, 1, 0))[which]
+    # A rule of two preterminals, which every sentence may use.
+    place = ((1, 0, 0), (1, 0, 2, 3), (1, 0), (1, 0, 1, 0))[which]
     scores[which][place] = broken
     value, *marginals = kernel_numba.log_partition_and_marginals(*scores, lengths=torch.tensor([3, 3]))
     assert value[0].isfinite()

@@ -10,6 +10,7 @@ values and gradients stay finite. Only where p gives mass to what q forbids are 
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -152,7 +153,7 @@ GIVEN = Potential("given_log_partition", ("given_log_partition_and_marginals",),
 def _given(asked: Asked, scores: tuple[Tensor, ...], y: tuple[Tensor, ...], known: Scores, parts: Scores) -> Tensor:
     """log Σ exp⟨θ, y⟩ over the structures that have no part known to be absent and all parts known to be there."""
     structure = asked.structure
-    pairs = [(known, parts)] if isinstance(known, Tensor) else list(zip(known, parts, strict=False))
+    pairs: list[Any] = [(known, parts)] if isinstance(known, Tensor) else list(zip(known, parts, strict=False))
     for mask, given in pairs:
         if mask is not None:
             check.mask_like("known", mask, given)
@@ -161,7 +162,9 @@ def _given(asked: Asked, scores: tuple[Tensor, ...], y: tuple[Tensor, ...], know
     )
     sure = structure.tensors(structure.Parts(*filled) if structure.Parts else filled[0])
     known_parts = tuple(k.expand_as(s) > 0 for k, s in zip(sure, scores, strict=True))
-    allowed = tuple(s.masked_fill(k & (part == 0), -math.inf) for s, k, part in zip(scores, known_parts, y, strict=True))
+    allowed = tuple(
+        s.masked_fill(k & (part == 0), -math.inf) for s, k, part in zip(scores, known_parts, y, strict=True)
+    )
     required = tuple((k & (part > 0)).to(s.dtype) for s, k, part in zip(scores, known_parts, y, strict=True))
     return value(asked, GIVEN, allowed, required)
 

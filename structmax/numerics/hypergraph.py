@@ -12,6 +12,7 @@ from the goal takes each edge.
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -152,11 +153,11 @@ def smoothed(x: Tensor, *, alpha: float, gamma: float, goal: Tensor, **edges: Te
     return _value(x, goal, Hyperedges(**edges), _smoothed_max(alpha, gamma))
 
 
-def smoothed_marginals(x: Tensor, **rest: Tensor) -> Tensor:
+def smoothed_marginals(x: Tensor, **rest: Any) -> Tensor:
     return _gradient(lambda t: smoothed(t, **rest), x)
 
 
-def smoothed_marginals_jvp(x: Tensor, tangent: Tensor, **rest: Tensor) -> Tensor:
+def smoothed_marginals_jvp(x: Tensor, tangent: Tensor, **rest: Any) -> Tensor:
     return _hessian_times(lambda t: smoothed(t, **rest), x, tangent)
 
 
@@ -164,11 +165,11 @@ def log_partition(x: Tensor, *, goal: Tensor, **edges: Tensor) -> Tensor:
     return _value(x, goal, Hyperedges(**edges), _logsumexp)
 
 
-def log_partition_and_marginals(x: Tensor, **rest: Tensor) -> tuple[Tensor, Tensor]:
+def log_partition_and_marginals(x: Tensor, **rest: Any) -> tuple[Tensor, Tensor]:
     return log_partition(x, **rest), _gradient(lambda t: log_partition(t, **rest), x)
 
 
-def marginals_jvp(x: Tensor, tangent: Tensor, **rest: Tensor) -> Tensor:
+def marginals_jvp(x: Tensor, tangent: Tensor, **rest: Any) -> Tensor:
     return _hessian_times(lambda t: log_partition(t, **rest), x, tangent)
 
 
@@ -192,11 +193,11 @@ def _most(s: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(count == most, s, -math.inf), most.squeeze(-1).clamp_min(0.0)
 
 
-def given_log_partition_and_marginals(x: Tensor, required: Tensor, **rest: Tensor) -> tuple[Tensor, Tensor]:
+def given_log_partition_and_marginals(x: Tensor, required: Tensor, **rest: Any) -> tuple[Tensor, Tensor]:
     return given_log_partition(x, required, **rest), _gradient(lambda t: given_log_partition(t, required, **rest), x)
 
 
-def given_marginals_jvp(x: Tensor, required: Tensor, tangent: Tensor, **rest: Tensor) -> Tensor:
+def given_marginals_jvp(x: Tensor, required: Tensor, tangent: Tensor, **rest: Any) -> Tensor:
     return _hessian_times(lambda t: given_log_partition(t, required, **rest), x, tangent)
 
 
@@ -220,7 +221,7 @@ def smoothed_log_prob(x: Tensor, y: Tensor, *, alpha: float, gamma: float, goal:
     return torch.where(whole, logs.gather(1, place), -math.inf).squeeze(1)
 
 
-def smoothed_log_prob_pullback(x: Tensor, y: Tensor, *, d_value: Tensor, **rest: Tensor) -> Tensor:
+def smoothed_log_prob_pullback(x: Tensor, y: Tensor, *, d_value: Tensor, **rest: Any) -> Tensor:
     def reachable(t: Tensor) -> Tensor:
         value = smoothed_log_prob(t, y, **rest)
         return torch.where(value == -math.inf, 0.0, value) * d_value
@@ -252,7 +253,7 @@ def topk(x: Tensor, *, k: int, goal: Tensor, **edges: Tensor) -> tuple[Tensor, T
         return values.gather(1, place.unsqueeze(-1).expand(-1, -1, k)).squeeze(1)
 
     with torch.inference_mode(False):
-        values, pullback = torch.func.vjp(best, x.clone() if x.is_inference() else x)
+        values, pullback = torch.func.vjp(best, x.clone() if x.is_inference() else x)  # type: ignore[misc]
         parts = torch.stack([pullback(d_values)[0] for d_values in _each(values)], 1)
     return values, torch.where((values == -math.inf).unsqueeze(-1), 0.0, parts)
 

@@ -18,9 +18,7 @@ def recursion(x: Tensor, lengths: Tensor) -> Recursion:
     N, labels = x.shape[1], x.shape[3] if x.dim() == 4 else 0
     # Node 0 and, if there are labels, the labels of all spans come before the spans.
     before = 1 + (N * (N + 1) // 2 if labels else 0)
-    # The cached tensors shall outlive the transform or the mode that asks for them first.
-    with torch.inference_mode(False), torch._C._DisableFuncTorch():
-        edges = _edges(N, labels)
+    edges = _edges(N, labels)
     return Recursion(edges, torch.where(lengths > 0, before + _rank(lengths - 1, 0, N), 0))
 
 

@@ -58,7 +58,7 @@ def _log_partition(start, stop, unary, pairwise, lengths, value):
         u, w, length = unary[b], pairwise[b], lengths[b]
         state, value[b] = FINE, 0
         if length > 0:
-            state, value[b], _ = inside(u, w, length, alpha, factor, reach, matrix, peaks, lowest)
+            state, value[b], _ = inside(u, w, length, alpha, factor, reach, matrix, peaks, lowest, w[:0])
         if state == NARROW:
             a, log_reach = log_scratch(u)
             _, value[b] = log_inside(u, w, length, a, log_reach)
@@ -71,12 +71,13 @@ def _marginals(start, stop, unary, pairwise, lengths, value, d_unary, d_pairwise
         u, w, length, d_u, d_w = unary[b], pairwise[b], lengths[b], d_unary[b], d_pairwise[b]
         state, value[b], total = FINE, 0, 0.0
         if length > 0:
-            state, value[b], total = inside(u, w, length, alpha, factor, reach, matrix, peaks, lowest)
+            kept = d_w[: len(w) if len(w) > 1 else 0]
+            state, value[b], total = inside(u, w, length, alpha, factor, reach, matrix, peaks, lowest, kept)
         if state == FINE and length > 0:
             if len(w) == 1:
                 outside_shared(length, total, alpha, factor, matrix, d_u, d_w[0])
             else:
-                outside_each(w, length, total, alpha, factor, matrix, peaks, d_u, d_w)
+                outside_each(length, total, alpha, factor, matrix, d_u, d_w)
             d_u[length:], d_w[length - 1 :] = 0, 0
             continue
         _clear(length, d_u, d_w, np.nan if state == BROKEN else 0.0)
@@ -99,7 +100,7 @@ def _tangent(start, stop, unary, pairwise, t_unary, t_pairwise, lengths, d_unary
         _clear(length, d_u, d_w, 0.0)
         if length == 0:
             continue
-        state, _, _ = inside(u, w, length, alpha, factor, reach, matrix, peaks, lowest)
+        state, _, _ = inside(u, w, length, alpha, factor, reach, matrix, peaks, lowest, w[:0])
         if state == FINE:
             inside_tangent(w, length, alpha, factor, matrix, peaks, t_u, t_w, slopes, alpha_t)
             outside_tangent(w, length, alpha, factor, matrix, peaks, t_u, t_w, slopes, alpha_t, d_u, d_w)
@@ -132,7 +133,7 @@ def _sample(start, stop, unary, pairwise, lengths, noise, y_unary, y_pairwise):
         u, w, length, y_u, y_w = unary[b], pairwise[b], lengths[b], y_unary[b], y_pairwise[b]
         if length == 0:
             continue
-        state, _, _ = inside(u, w, length, alpha, factor, reach, matrix, peaks, lowest)
+        state, _, _ = inside(u, w, length, alpha, factor, reach, matrix, peaks, lowest, w[:0])
         if state == FINE:
             for s in range(noise.shape[1]):
                 mark_draw(w, length, noise[b, s], alpha, matrix, peaks, weights, y_u[s], y_w[s])

@@ -11,7 +11,7 @@ from structmax.numerics.kernel_numba import compiled
 from structmax.numerics.kernel_numba_math import exp
 from structmax.numerics.kernel_numba_vector import BLOCK
 from structmax.structures.linear_chain.kernel_numba_row import arrive, extremes, meet, scale_row, shift_row
-from structmax.structures.linear_chain.kernel_numba_step import SLACK, add_rows, dot_rows, scale_both, weigh_rows
+from structmax.structures.linear_chain.kernel_numba_step import SLACK, add_rows, share_rows, weigh_rows
 
 # What the inside pass says of an instance: all is well; no structure is feasible; a score is NaN or +inf; some
 # number might be too small for this domain.
@@ -56,6 +56,13 @@ def sum_of(x):
     return total
 
 
+@compiled("contract")
+def exp_twice(x, shift, out, again):
+    for i in range(x.size):
+        out[i] = exp(x[i] - shift)
+        again[i] = out[i]
+
+
 @compiled()
 def copy(x, out):
     for i in range(x.size):
@@ -76,10 +83,10 @@ def widest(like):
 
 
 @compiled()
-def inside(unary, pairwise, length, alpha, factor, reach, matrix, peaks, lowest):
+def inside(unary, pairwise, length, alpha, factor, reach, matrix, peaks, lowest, kept):
     """Fills α, the factors scale · e^unary, and e^pairwise in `matrix`; returns what it says, log Z and the last Σ α.
 
-    `pairwise` is (1, C²) for all positions, or (N − 1, C²).
+    `pairwise` is (1, C²) for all positions, or (N − 1, C²); then `kept`, unless it is empty, gets all e^pairwise.
     """
     dtype = unary.dtype.type
     size = unary.shape[1]
@@ -111,7 +118,10 @@ def inside(unary, pairwise, length, alpha, factor, reach, matrix, peaks, lowest)
             range_pairwise = max(range_pairwise, float(peak) - float(floor))
             if range_unary + range_pairwise > widest(unary):
                 return NARROW, 0.0, 0.0
-            exp_shifted(pairwise[t - 1], peak, matrix)
+            if len(kept) > 0:
+                exp_twice(pairwise[t - 1], peak, matrix, kept[t - 1])
+            else:
+                exp_shifted(pairwise[t - 1], peak, matrix)
         if total == 0:
             continue
         peaks[t - 1] = peak
@@ -179,10 +189,10 @@ def outside_shared(length, total, alpha, factor, matrix, d_unary, d_pairwise):
 
 
 @compiled()
-def outside_each(pairwise, length, total, alpha, factor, matrix, peaks, d_unary, d_pairwise):
+def outside_each(length, total, alpha, factor, matrix, d_unary, d_pairwise):
     """The marginals where each position has a matrix of its own, after `inside`; the factors become gates.
 
-    `matrix` still holds the last of them; the others are made again.
+    `d_pairwise` comes with e^pairwise, which gives way to the answer.
     """
     dtype = alpha.dtype.type
     size = d_unary.shape[1]
@@ -192,7 +202,5 @@ def outside_each(pairwise, length, total, alpha, factor, matrix, peaks, d_unary,
         share = dtype(1) / meet(beta, alpha[t], factor[t], mass)
         scale_row(mass, share, d_unary[t])
         if t > 0:
-            if t < length - 1:
-                exp_shifted(pairwise[t - 1], peaks[t - 1], matrix)
-            dot_rows(factor[t], size, matrix, size, beta)
-            scale_both(alpha[t - 1], share, matrix, factor[t], size, d_pairwise[t - 1])
+            copy(d_pairwise[t - 1], matrix)
+            share_rows(alpha[t - 1], share, matrix, factor[t], size, beta, d_pairwise[t - 1])

@@ -14,7 +14,6 @@ from numba.extending import intrinsic
 from structmax.numerics.kernel_numba_vector import BLOCK
 from structmax.structures.linear_chain.kernel_numba_row import (
     constant,
-    cover,
     data_of,
     fill,
     fold_lanes,
@@ -155,26 +154,52 @@ def dot_rows(typingctx, row, rows, matrix, stride, out):
 
 
 @intrinsic
-def scale_both(typingctx, left, scale, matrix, right, size, out):
-    """out[size · i + j] = scale · left[i] · matrix[size · i + j] · right[j] for i and j below `size`, not padded."""
+def share_rows(typingctx, left, scale, matrix, right, size, sums, out):
+    """out[i, j] = scale · left[i] · matrix[i, j] · right[j], and sums[i] = Σ over j of matrix[i, j] · right[j].
+
+    For i and j below `size`; `out` is flat and has no slack.
+    """
 
     def codegen(context, builder, signature, args):
-        left, scale, matrix, right, size, out = args
-        left_type, _, matrix_type, right_type, _, out_type = signature.args
-        p_left = data_of(context, builder, left_type, left)
-        p_matrix = data_of(context, builder, matrix_type, matrix)
-        p_right = data_of(context, builder, right_type, right)
-        p_out = data_of(context, builder, out_type, out)
+        _, scale, _, _, size, _, _ = args
+        p_left, p_matrix, p_right, p_sums, p_out = (
+            data_of(context, builder, signature.args[i], args[i]) for i in (0, 2, 3, 5, 6)
+        )
+        number = context.get_data_type(signature.args[0].dtype)
+        vector = ir.VectorType(number, BLOCK)
+        blocks = builder.sdiv(size, constant(BLOCK))
+        covered = builder.mul(blocks, constant(BLOCK))
         with cgutils.for_range(builder, size) as loop:
             start = builder.mul(loop.index, size)
             weight = builder.fmul(scale, builder.load(builder.gep(p_left, [loop.index], inbounds=True)))
 
-            def body(place, kind, start=start, weight=weight):
-                there = builder.add(start, place)
-                values = builder.fmul(spread(builder, kind, weight), load(builder, p_matrix, there, kind))
-                store(builder, builder.fmul(values, load(builder, p_right, place, kind)), p_out, there)
+            def product(place, kind, start=start):
+                values = load(builder, p_matrix, builder.add(start, place), kind)
+                return builder.fmul(values, load(builder, p_right, place, kind))
 
-            cover(builder, size, context.get_data_type(out_type.dtype), body)
+            def write(place, kind, values, start=start, weight=weight):
+                store(builder, builder.fmul(values, spread(builder, kind, weight)), p_out, builder.add(start, place))
+
+            def block(sums, index):
+                place = builder.mul(index, constant(BLOCK))
+                values = product(place, vector)
+                write(place, vector, values)
+                return [builder.fadd(sums[0], values)]
+
+            (total,) = over(builder, blocks, constant(0), vector, [fill(vector, 0.0)], block)
+            slot = cgutils.alloca_once(builder, vector)
+            builder.store(total, slot)
+            with builder.if_then(builder.icmp_signed("<", covered, size)):
+                # Behind the row's end `right` holds zeros, but `out` the next row.
+                builder.store(builder.fadd(total, product(covered, vector)), slot)
+                with builder.if_else(builder.icmp_signed(">", covered, constant(0))) as (many, few):
+                    with many:
+                        last = builder.sub(size, constant(BLOCK))
+                        write(last, vector, product(last, vector))
+                    with few, cgutils.for_range(builder, size) as column:
+                        write(column.index, number, product(column.index, number))
+            total = fold_lanes(builder, builder.load(slot), builder.fadd)
+            builder.store(total, builder.gep(p_sums, [loop.index], inbounds=True))
         return context.get_dummy_value()
 
-    return types.void(left, left.dtype, matrix, right, types.intp, out), codegen
+    return types.void(left, left.dtype, matrix, right, types.intp, sums, out), codegen

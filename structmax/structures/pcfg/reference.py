@@ -16,9 +16,7 @@ from structmax.numerics.hyperedges import Hyperedges, Recursion
 def recursion(terms: Tensor, rules: Tensor, roots: Tensor, spans: Tensor, lengths: Tensor) -> Recursion:
     """The goal of length n is final(n): without edges for n = 1, the empty parse for n = 0."""
     N, T = terms.shape[1:]
-    # The cached tensors shall outlive the transform or the mode that asks for them first.
-    with torch.inference_mode(False), torch._C._DisableFuncTorch():
-        edges = _edges(N, rules.shape[1], T)
+    edges = _edges(N, rules.shape[1], T)
     return Recursion(edges, len(edges.first) - 1 - (N + 1) + lengths)
 
 

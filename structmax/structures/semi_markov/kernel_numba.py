@@ -43,7 +43,7 @@ def log_partition_and_marginals(segment: Tensor, pairwise: Tensor, lengths: Tens
 def marginals_jvp(
     segment: Tensor, pairwise: Tensor, d_segment: Tensor, d_pairwise: Tensor, lengths: Tensor
 ) -> tuple[Tensor, Tensor]:
-    out = torch.empty_like(segment), torch.empty_like(pairwise)
+    out = torch.zeros_like(segment), torch.zeros_like(pairwise)
     tangent = d_segment.numpy(), _positions(d_pairwise)
     _run(tangent_rows, segment, pairwise, lengths, *tangent, out[0].numpy(), _positions(out[1]))
     return out

@@ -194,25 +194,21 @@ def inside(segment, pairwise, length, chart, kept, enter):
     """
     # A single segment has no transitions: the matrix is not read.
     scaled = len(pairwise) == 1 and length > 1
-    while not _fill(segment, pairwise, length, chart, kept, enter, scaled):
-        scaled = not scaled
-    return scaled
-
-
-@compiled()
-def _fill(segment, pairwise, length, chart, kept, enter, scaled):
-    """Whether the chart could be filled: always, unless scaled."""
+    pairwise_peak = _scale(pairwise[0], chart.factor) if scaled else pairwise.dtype.type(0)
     for c in range(chart.total.size):
         chart.start[0, c] = 0
-    pairwise_peak = _scale(pairwise[0], chart.factor) if scaled else pairwise.dtype.type(0)
-    for p in range(1, length + 1):
-        _close_segments(segment, chart, p, kept)
-        if p < length:
-            if not scaled:
+    filled = False
+    while not filled:
+        filled = True
+        for p in range(1, length + 1):
+            _close_segments(segment, chart, p, kept)
+            if p < length and not scaled:
                 open_exactly(pairwise, chart, p, enter)
-            elif not _open_scaled(pairwise[0], pairwise_peak, chart, p):
-                return False
-    return True
+            elif p < length and not _open_scaled(pairwise[0], pairwise_peak, chart, p):
+                # Again, without scaling.
+                filled = scaled = False
+                break
+    return scaled
 
 
 @compiled("contract")

@@ -15,7 +15,6 @@ import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
 from structmax.structures.semi_markov.kernel_numba_inside import finish, inside, new_chart, new_matrix, open_exactly
-from structmax.structures.semi_markov.kernel_numba_outside import clear_padding
 
 
 class Tangents(NamedTuple):
@@ -194,75 +193,79 @@ def _scale_tangent(chart, tangent, d):
 
 
 @compiled()
-def _push(segment_weights, d_segment, pairwise, d_pairwise, length, chart, d, scaled, enter):
-    """δ of the whole chart, and mass and flow of the last labels."""
-    for c in range(d.end_mass.size):
-        d.start[0, c] = 0
-    for p in range(1, length + 1):
-        _push_segments(segment_weights, d_segment, d, p)
-        if p == length:
-            break
-        if scaled:
-            _push_scaled(chart, d, p)
-        else:
-            k = min(p, len(enter)) - 1
-            if len(pairwise) == 1:
-                open_exactly(pairwise, chart, p, enter)
-            _push_exactly(enter[k], d_pairwise[k], d, p)
+def _finish(chart, d, length):
+    """Masses and flows of the last labels."""
     finish(chart, length)
     total, mean = 0.0, 0.0
     for c in range(d.end_mass.size):
         total += chart.total[c]
         mean += chart.total[c] * d.end[length, c]
+    share = 1 / total if total != 0 else 0.0
     for c in range(d.end_mass.size):
-        d.end_mass[c] = chart.total[c] / total if total != 0 else 0.0
-        d.end_flow[c] = d.end_mass[c] * (d.end[length, c] - mean / total) if total != 0 else 0.0
+        d.end_mass[c] = chart.total[c] * share
+        d.end_flow[c] = d.end_mass[c] * (d.end[length, c] - mean * share)
 
 
 @compiled()
-def _flow(out_segment, d_segment, pairwise, d_pairwise, length, chart, d, scaled, enter, out_pairwise):
-    """δμ of all segments and transitions."""
-    shared, labels = len(pairwise) == 1, d.end_mass.size
+def _clear(d, length):
     for n in range(length):
-        for c in range(labels):
+        for c in range(d.end_mass.size):
             d.start_mass[n, c] = 0
             d.start_flow[n, c] = 0
-    for i in range(labels if shared else 0):
-        for c in range(labels):
-            out_pairwise[0, i, c] = 0
-    for p in range(length, 0, -1):
-        _split_segments(out_segment, d_segment, d, p)
-        if p == 1:
-            break
-        if scaled:
-            _leave_scaled(chart, d, p - 1)
-        else:
-            k = min(p - 1, len(enter)) - 1
-            if shared:
-                open_exactly(pairwise, chart, p - 1, enter)
-            _leave_exactly(enter[k], d_pairwise[k], d, p - 1)
-            for i in range(labels if shared else 0):
-                for c in range(labels):
-                    out_pairwise[0, i, c] += enter[0, i, c]
-    if scaled:
-        for i in range(len(chart.factor)):
-            for c in range(len(chart.factor)):
-                by_tangent = d.factor[i, c] * d.beside_tangent[i, c]
-                out_pairwise[0, i, c] = by_tangent + chart.factor[i, c] * d.beside_factor[i, c]
+
+
+@compiled()
+def _add(rows, out):
+    for i in range(len(rows)):
+        for c in range(rows.shape[1]):
+            out[i, c] += rows[i, c]
+
+
+@compiled()
+def _gather_scaled(chart, d, out):
+    """δμ of the transitions, whose sums stand beside their factors."""
+    for i in range(len(out)):
+        for c in range(len(out)):
+            by_tangent = d.factor[i, c] * d.beside_tangent[i, c]
+            out[i, c] = by_tangent + chart.factor[i, c] * d.beside_factor[i, c]
 
 
 @compiled()
 def tangent_rows(first, last, segment, pairwise, lengths, d_segment, d_pairwise, out_segment, out_pairwise):
-    chart, d = new_chart(segment), _new_tangents(segment)
-    scratch = new_matrix(pairwise)
+    """Outputs are zeros at first."""
+    chart, d, scratch = new_chart(segment), _new_tangents(segment), new_matrix(pairwise)
+    shared, labels = pairwise.shape[1] == 1, segment.shape[3]
     for b in range(first, last):
-        length = lengths[b]
-        clear_padding(out_segment[b], out_pairwise[b], length)
-        if length > 0:
-            enter = scratch if pairwise.shape[1] == 1 else out_pairwise[b]
-            scaled = inside(segment[b], pairwise[b], length, chart, out_segment[b], enter)
-            if scaled:
-                _scale_tangent(chart, d_pairwise[b, 0], d)
-            given = d_segment[b], pairwise[b], d_pairwise[b], length, chart, d, scaled, enter
-            _push(out_segment[b], *given)
-            _flow(out_segment[b], *given, out_pairwise[b])
+        length, kept, tangent, d_matrix, out = lengths[b], out_segment[b], d_segment[b], d_pairwise[b], out_pairwise[b]
+        if length == 0:
+            continue
+        enter = scratch if shared else out
+        scaled = inside(segment[b], pairwise[b], length, chart, kept, enter)
+        if scaled:
+            _scale_tangent(chart, d_matrix[0], d)
+        for c in range(labels):
+            d.start[0, c] = 0
+        for p in range(1, length + 1):
+            _push_segments(kept, tangent, d, p)
+            if p < length and scaled:
+                _push_scaled(chart, d, p)
+            elif p < length:
+                k = min(p, len(enter)) - 1
+                if shared:
+                    open_exactly(pairwise[b], chart, p, enter)
+                _push_exactly(enter[k], d_matrix[k], d, p)
+        _finish(chart, d, length)
+        _clear(d, length)
+        for p in range(length, 0, -1):
+            _split_segments(kept, tangent, d, p)
+            if p > 1 and scaled:
+                _leave_scaled(chart, d, p - 1)
+            elif p > 1:
+                k = min(p - 1, len(enter)) - 1
+                if shared:
+                    open_exactly(pairwise[b], chart, p - 1, enter)
+                _leave_exactly(enter[k], d_matrix[k], d, p - 1)
+                if shared:
+                    _add(enter[0], out[0])
+        if scaled:
+            _gather_scaled(chart, d, out[0])
