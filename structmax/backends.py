@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from structmax import check
-from structmax.contract import RETURNS, AbstractStructure, by_autograd, by_recursion
+from structmax.contract import GROUPS, RETURNS, AbstractStructure, by_autograd, by_recursion
 
 log = logging.getLogger("structmax")
 
@@ -391,6 +391,11 @@ def which(scores: Any, structure: AbstractStructure) -> dict[str, str]:
     return answers
 
 
+def _parts(name: str, tensors: tuple[Tensor, ...]) -> int:
+    """How many part tensors a function of the contract got; the mappings have one."""
+    return len(tensors) // GROUPS.get(name, 1) if name in RETURNS else 1
+
+
 def warm_up(structure: AbstractStructure, dtype: torch.dtype = torch.float32, device: str = "cpu") -> float:
     """Compiles ahead the kernels of a structure, so that no training step waits for them.
 
@@ -414,5 +419,5 @@ def warm_up(structure: AbstractStructure, dtype: torch.dtype = torch.float32, de
             continue
         for shape in EXAMPLE_SHAPES:
             for name, tensors, fields in examples(torch.zeros(shape, dtype=dtype, device=device)):
-                call(room, name, tensors, fields, 1, "auto")
+                call(room, name, tensors, fields, _parts(name, tensors), "auto")
     return time.perf_counter() - start

@@ -27,7 +27,7 @@ torch.set_num_threads(1)
 examples = backends._holder({room!r}, "reference").examples(torch.zeros(1, 4))
 name, tensors, fields = next(example for example in examples if example[0] == {name!r})
 start = time.process_time()
-backends.call({room!r}, name, tensors, fields, 1, "numba")
+backends.call({room!r}, name, tensors, fields, backends._parts(name, tensors), "numba")
 print(json.dumps([time.process_time() - start, structmax.__file__]))
 """
 SIMPLEX, PROXIMAL = structmax.Simplex.room, "structmax.structures.proximal"
@@ -40,6 +40,17 @@ KERNELS = [
     (PROXIMAL, "prox_owl"),
     (PROXIMAL, "prox_oscar"),
     (PROXIMAL, "group_mean"),
+    *(
+        (structure.room, "log_partition_and_marginals")
+        for structure in (
+            structmax.LinearChain,
+            structmax.SemiMarkov,
+            structmax.MonotoneAlignment,
+            structmax.Ctc,
+            structmax.ProjectiveTree,
+            structmax.BinaryTree,
+        )
+    ),
 ]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
 from structmax.numerics.kernel_numba_vector import BLOCK, block_transpose
+from structmax.structures.monotone_alignment.kernel_numba_vector import stay_apart
 
 # Rows in a strip, at most: few strips leave little to compute twice, and one should stay in the cache.
 STRIP = 80
@@ -168,6 +169,7 @@ def _skew(grid, strip, scratch, out, step):
 @compiled()
 def read(sources, grid, strip, limit, scratch):
     """Scores of a strip to their anti-diagonals, −inf where there are none; returns what `_copy` counts."""
+    stay_apart()
     stride = _stride(grid, strip)
     wild, broken = 0, 0
     for k in range(grid.tensors):
@@ -212,6 +214,7 @@ def read_directions(sources, directions, grid, strip, scratch):
 @compiled()
 def write(planes, step, k, out, grid, strip, scratch):
     """What stands on the anti-diagonals of a plane, `step` apart, to the k-th tensor's rows of this strip."""
+    stay_apart()
     stride = _stride(grid, strip)
     tape = scratch.tape
     for r in range(0, grid.lanes, BLOCK):
@@ -234,6 +237,7 @@ def write(planes, step, k, out, grid, strip, scratch):
 @compiled()
 def fill(outs, grid, number):
     """The same number for every part of an instance, 0 where there is none."""
+    stay_apart()
     for k in range(grid.tensors):
         down, right = origin(grid, k)
         outs[k][:] = 0

@@ -32,7 +32,7 @@ from structmax.structures.monotone_alignment.kernel_numba_step import (
     tangent_moves,
 )
 from structmax.structures.monotone_alignment.kernel_numba_strip import STATE, read, strip_at
-from structmax.structures.monotone_alignment.kernel_numba_vector import NOTHING
+from structmax.structures.monotone_alignment.kernel_numba_vector import NOTHING, stay_apart
 
 FOUND, NOTHING_TO_DO, BROKEN, WIDE = range(4)
 # The largest sums of scores, up to sign, that float32 can do: those with exact exponents, and those that are finite.
@@ -85,6 +85,7 @@ def forward(grid, strip, best, keep, tangents, scratch):
 
     Returns where the state of the last anti-diagonal is.
     """
+    stay_apart()
     tape, plane = scratch.tape, grid.plane
     above, below = scratch.above[strip.number], scratch.above[strip.number + 1]
     nothing = _nothing(tape, best)
@@ -201,6 +202,7 @@ def backward(grid, strip, tangents, scratch):
 
     Those of cells go where their scores were. With tangents, the derivatives of all these go in place of the slopes.
     """
+    stay_apart()
     tape, plane = scratch.tape, grid.plane
     step = grid.shares * plane
     diagonal = CONTINUED if grid.shares == 5 else DIAGONAL

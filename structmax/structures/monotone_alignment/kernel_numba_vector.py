@@ -185,3 +185,14 @@ def step(emit):
         return types.void(array, places), codegen
 
     return run
+
+
+@intrinsic
+def stay_apart(typingctx):
+    """Keeps the function it stands in out of its callers, each of which would compile it anew."""
+
+    def codegen(context, builder, signature, args):
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.void(), codegen

@@ -7,9 +7,10 @@ With q the probability of an edge given its head, μ its marginal and δ a deriv
 
 δ grows with the position, and only its differences count: it is float64 throughout, and so are the sums over edges that
 make weights probabilities. Where q is 0, no tangent is read.
-"""
 
-from typing import NamedTuple
+`start` and `end` are the δ of the values, `…_share` is 1 / Σ of the weights of the edges into a node (0 where there is
+none), `…_mass` is μ of a node, and `…_flow` its δ. What has no position is a row of labels.
+"""
 
 import numpy as np
 
@@ -17,42 +18,10 @@ from structmax.numerics.kernel_numba import compiled
 from structmax.structures.semi_markov.kernel_numba_inside import finish, inside, new_chart, new_matrix, open_exactly
 
 
-class Tangents(NamedTuple):
-    """Scratch for one instance, float64."""
-
-    # δ of the values
-    start: np.ndarray  # (N, C)
-    end: np.ndarray  # (N + 1, C)
-    # 1 / Σ of the weights of the edges into start and end, 0 where there is none
-    start_share: np.ndarray  # (N, C)
-    end_share: np.ndarray  # (N + 1, C)
-    # masses and, as flows, their δ
-    start_mass: np.ndarray  # (N, C)
-    start_flow: np.ndarray  # (N, C)
-    end_mass: np.ndarray  # (C,)
-    end_flow: np.ndarray  # (C,)
-    # δ of the factors, and what masses and flows sum to beside a factor and beside its δ
-    factor: np.ndarray  # (C, C)
-    beside_factor: np.ndarray  # (C, C)
-    beside_tangent: np.ndarray  # (C, C)
-
-
 @compiled()
-def _new_tangents(segment):
-    _, n, _, c = segment.shape
-    return Tangents(
-        np.empty((n, c)),
-        np.empty((n + 1, c)),
-        np.empty((n, c)),
-        np.empty((n + 1, c)),
-        np.empty((n, c)),
-        np.empty((n, c)),
-        np.empty(c),
-        np.empty(c),
-        np.empty((c, c)),
-        np.empty((c, c)),
-        np.empty((c, c)),
-    )
+def _clear(row):
+    for c in range(row.size):
+        row[c] = 0
 
 
 @compiled("contract")
@@ -65,59 +34,51 @@ def _normalise(value, share):
 
 
 @compiled("contract")
-def _push_segments(kept, tangent, d, p):
+def _push_segments(kept, tangent, p, start, end, share):
     """δ of end(p, ·)."""
-    widths, labels = min(kept.shape[1], p), kept.shape[2]
-    start, end, share = d.start, d.end, d.end_share
-    for c in range(labels):
-        end[p, c] = 0
-        share[p, c] = 0
-    for w in range(widths):
+    _clear(end)
+    _clear(share)
+    for w in range(min(kept.shape[1], p)):
         n = p - 1 - w
-        for c in range(labels):
+        for c in range(end.size):
             weight = np.float64(kept[n, w, c])
-            end[p, c] += weight * (tangent[n, w, c] + start[n, c]) if weight != 0 else 0.0
-        for c in range(labels):
-            share[p, c] += kept[n, w, c]
-    _normalise(end[p], share[p])
+            end[c] += weight * (tangent[n, w, c] + start[n, c]) if weight != 0 else 0.0
+        for c in range(end.size):
+            share[c] += kept[n, w, c]
+    _normalise(end, share)
 
 
 @compiled("contract")
-def _push_scaled(chart, d, p):
-    """δ of start(p, ·) from end(p, ·), by factors."""
-    labels = len(chart.factor)
-    start, factor, d_factor, share = d.start, chart.factor, d.factor, d.start_share
-    for c in range(labels):
-        start[p, c] = 0
-        share[p, c] = 0
-    for i in range(labels):
-        mass, slope = np.float64(chart.mass[p, i]), d.end[p, i]
-        for c in range(labels):
-            start[p, c] += mass * (d_factor[i, c] + slope * factor[i, c])
-        for c in range(labels):
-            share[p, c] += mass * factor[i, c]
-    _normalise(start[p], share[p])
+def _push_scaled(factor, d_factor, weight, end, start, share):
+    """δ of start(p, ·) from end(p, ·), whose weights are multiplied by factors."""
+    _clear(start)
+    _clear(share)
+    for i in range(end.size):
+        w, slope = np.float64(weight[i]), end[i]
+        for c in range(end.size):
+            start[c] += w * (d_factor[i, c] + slope * factor[i, c])
+        for c in range(end.size):
+            share[c] += w * factor[i, c]
+    _normalise(start, share)
 
 
 @compiled("contract")
-def _push_exactly(enter, tangent, d, p):
+def _push_exactly(enter, tangent, end, start, share):
     """δ of start(p, ·) from end(p, ·), by the probabilities of transitions."""
-    start, share = d.start, d.start_share
-    for c in range(len(enter)):
-        start[p, c] = 0
-        share[p, c] = 0
-    for i in range(len(enter)):
-        slope = d.end[p, i]
-        for c in range(len(enter)):
+    _clear(start)
+    _clear(share)
+    for i in range(end.size):
+        slope = end[i]
+        for c in range(end.size):
             q = np.float64(enter[i, c])
-            start[p, c] += q * (tangent[i, c] + slope) if q != 0 else 0.0
-        for c in range(len(enter)):
-            share[p, c] += enter[i, c]
-    _normalise(start[p], share[p])
+            start[c] += q * (tangent[i, c] + slope) if q != 0 else 0.0
+        for c in range(end.size):
+            share[c] += enter[i, c]
+    _normalise(start, share)
 
 
 @compiled("contract")
-def _weigh(mass, flow, value, share):
+def _weigh(value, share, mass, flow):
     """Masses and flows of heads, ready to be multiplied by the weights of their edges."""
     for c in range(mass.size):
         flow[c] = share[c] * (flow[c] - value[c] * mass[c])
@@ -126,146 +87,137 @@ def _weigh(mass, flow, value, share):
 
 
 @compiled("contract")
-def _split_segments(kept, tangent, d, p):
+def _split_segments(kept, tangent, p, start, mass, flow, start_mass, start_flow):
     """δμ of the segments that end before p, in place of their weights; masses and flows go on to their starts."""
-    widths, labels = min(kept.shape[1], p), kept.shape[2]
-    start, start_mass, start_flow, mass, flow = d.start, d.start_mass, d.start_flow, d.end_mass, d.end_flow
-    _weigh(mass, flow, d.end[p], d.end_share[p])
-    for w in range(widths):
+    for w in range(min(kept.shape[1], p)):
         n = p - 1 - w
-        for c in range(labels):
+        for c in range(mass.size):
             start_mass[n, c] += kept[n, w, c] * mass[c]
-        for c in range(labels):
+        for c in range(mass.size):
             weight = np.float64(kept[n, w, c])
             kept[n, w, c] = weight * ((tangent[n, w, c] + start[n, c]) * mass[c] + flow[c]) if weight != 0 else 0.0
-        for c in range(labels):
+        for c in range(mass.size):
             start_flow[n, c] += kept[n, w, c]
 
 
 @compiled("contract", "reassoc")
-def _leave_scaled(chart, d, p):
-    """Masses and flows of start(p, ·) go on to end(p, ·) and are counted beside the factors."""
-    labels = len(chart.factor)
-    factor, d_factor, on_factor, on_tangent = chart.factor, d.factor, d.beside_factor, d.beside_tangent
-    mass, flow = d.start_mass[p], d.start_flow[p]
-    _weigh(mass, flow, d.start[p], d.start_share[p])
-    for i in range(labels):
-        m, slope = np.float64(chart.mass[p, i]), d.end[p, i]
+def _leave_scaled(factor, d_factor, weight, end, mass, flow, end_mass, end_flow):
+    """Masses and flows of start(p, ·) go on to end(p, ·)."""
+    for i in range(end.size):
         carried, by_tangent, by_flow = 0.0, 0.0, 0.0
-        for c in range(labels):
+        for c in range(end.size):
             carried += factor[i, c] * mass[c]
             by_tangent += d_factor[i, c] * mass[c]
             by_flow += factor[i, c] * flow[c]
-        d.end_mass[i] = m * carried
-        d.end_flow[i] = m * (by_tangent + slope * carried + by_flow)
-        for c in range(labels):
-            on_tangent[i, c] += m * mass[c]
-        for c in range(labels):
-            on_factor[i, c] += m * (slope * mass[c] + flow[c])
+        end_mass[i] = weight[i] * carried
+        end_flow[i] = weight[i] * (by_tangent + end[i] * carried + by_flow)
+
+
+@compiled("contract")
+def _count_scaled(weight, end, mass, flow, beside_factor, beside_tangent):
+    """Adds the masses and flows that pass from end to start(p, ·), to be multiplied by factors and by their δ."""
+    for i in range(end.size):
+        w, slope = np.float64(weight[i]), end[i]
+        for c in range(end.size):
+            beside_tangent[i, c] += w * mass[c]
+        for c in range(end.size):
+            beside_factor[i, c] += w * (slope * mass[c] + flow[c])
 
 
 @compiled("contract", "reassoc")
-def _leave_exactly(enter, tangent, d, p):
+def _leave_exactly(enter, tangent, end, mass, flow, end_mass, end_flow):
     """δμ of the transitions into p, in place of their probabilities; masses and flows go on to end(p, ·)."""
-    mass, flow = d.start_mass[p], d.start_flow[p]
-    _weigh(mass, flow, d.start[p], d.start_share[p])
-    for i in range(len(enter)):
-        slope = d.end[p, i]
+    for i in range(end.size):
+        slope = end[i]
         carried, changed = 0.0, 0.0
-        for c in range(len(enter)):
+        for c in range(end.size):
             q = np.float64(enter[i, c])
             delta = q * ((tangent[i, c] + slope) * mass[c] + flow[c]) if q != 0 else 0.0
             carried += q * mass[c]
             changed += delta
             enter[i, c] = delta
-        d.end_mass[i] = carried
-        d.end_flow[i] = changed
+        end_mass[i] = carried
+        end_flow[i] = changed
 
 
 @compiled()
-def _scale_tangent(chart, tangent, d):
-    for i in range(len(tangent)):
-        for c in range(len(tangent)):
-            f = np.float64(chart.factor[i, c])
-            d.factor[i, c] = f * tangent[i, c] if f != 0 else 0.0
-            d.beside_factor[i, c] = 0
-            d.beside_tangent[i, c] = 0
-
-
-@compiled()
-def _finish(chart, d, length):
+def _start_flow(probability, end, mass, flow):
     """Masses and flows of the last labels."""
-    finish(chart, length)
     total, mean = 0.0, 0.0
-    for c in range(d.end_mass.size):
-        total += chart.total[c]
-        mean += chart.total[c] * d.end[length, c]
+    for c in range(end.size):
+        total += probability[c]
+        mean += probability[c] * end[c]
     share = 1 / total if total != 0 else 0.0
-    for c in range(d.end_mass.size):
-        d.end_mass[c] = chart.total[c] * share
-        d.end_flow[c] = d.end_mass[c] * (d.end[length, c] - mean * share)
+    for c in range(end.size):
+        mass[c] = probability[c] * share
+        flow[c] = mass[c] * (end[c] - mean * share)
 
 
 @compiled()
-def _clear(d, length):
-    for n in range(length):
-        for c in range(d.end_mass.size):
-            d.start_mass[n, c] = 0
-            d.start_flow[n, c] = 0
+def _products(a, b, out):
+    """out += a b, where a is not 0."""
+    for k in range(out.size):
+        out[k] += a[k] * b[k] if a[k] != 0 else 0.0
 
 
 @compiled()
-def _add(rows, out):
-    for i in range(len(rows)):
-        for c in range(rows.shape[1]):
-            out[i, c] += rows[i, c]
-
-
-@compiled()
-def _gather_scaled(chart, d, out):
-    """δμ of the transitions, whose sums stand beside their factors."""
-    for i in range(len(out)):
-        for c in range(len(out)):
-            by_tangent = d.factor[i, c] * d.beside_tangent[i, c]
-            out[i, c] = by_tangent + chart.factor[i, c] * d.beside_factor[i, c]
+def _add(values, out):
+    for k in range(out.size):
+        out[k] += values[k]
 
 
 @compiled()
 def tangent_rows(first, last, segment, pairwise, lengths, d_segment, d_pairwise, out_segment, out_pairwise):
     """Outputs are zeros at first."""
-    chart, d, scratch = new_chart(segment), _new_tangents(segment), new_matrix(pairwise)
-    shared, labels = pairwise.shape[1] == 1, segment.shape[3]
+    shared = pairwise.shape[1] == 1
+    _, positions, _, labels = segment.shape
+    chart, scratch = new_chart(segment), new_matrix(pairwise)
+    start, start_share = np.empty((positions, labels)), np.empty((positions, labels))
+    end, end_share = np.empty((positions + 1, labels)), np.empty((positions + 1, labels))
+    start_mass, start_flow = np.empty((positions, labels)), np.empty((positions, labels))
+    end_mass, end_flow = np.empty(labels), np.empty(labels)
+    d_factor = np.empty((labels, labels))
+    beside_factor, beside_tangent = np.empty((labels, labels)), np.empty((labels, labels))
     for b in range(first, last):
         length, kept, tangent, d_matrix, out = lengths[b], out_segment[b], d_segment[b], d_pairwise[b], out_pairwise[b]
         if length == 0:
             continue
         enter = scratch if shared else out
         scaled = inside(segment[b], pairwise[b], length, chart, kept, enter)
+        factor, weight = chart.factor, chart.mass
+        for row in (d_factor, beside_factor, beside_tangent, start_mass, start_flow):
+            _clear(row.reshape(-1))
         if scaled:
-            _scale_tangent(chart, d_matrix[0], d)
-        for c in range(labels):
-            d.start[0, c] = 0
+            _products(factor.reshape(-1), d_matrix.reshape(-1), d_factor.reshape(-1))
+        _clear(start[0])
         for p in range(1, length + 1):
-            _push_segments(kept, tangent, d, p)
+            _push_segments(kept, tangent, p, start, end[p], end_share[p])
             if p < length and scaled:
-                _push_scaled(chart, d, p)
+                _push_scaled(factor, d_factor, weight[p], end[p], start[p], start_share[p])
             elif p < length:
                 k = min(p, len(enter)) - 1
                 if shared:
                     open_exactly(pairwise[b], chart, p, enter)
-                _push_exactly(enter[k], d_matrix[k], d, p)
-        _finish(chart, d, length)
-        _clear(d, length)
-        for p in range(length, 0, -1):
-            _split_segments(kept, tangent, d, p)
-            if p > 1 and scaled:
-                _leave_scaled(chart, d, p - 1)
-            elif p > 1:
-                k = min(p - 1, len(enter)) - 1
-                if shared:
-                    open_exactly(pairwise[b], chart, p - 1, enter)
-                _leave_exactly(enter[k], d_matrix[k], d, p - 1)
-                if shared:
-                    _add(enter[0], out[0])
+                _push_exactly(enter[k], d_matrix[k], end[p], start[p], start_share[p])
+        finish(chart, length)
+        _start_flow(chart.total, end[length], end_mass, end_flow)
+        for p in range(length - 1, -1, -1):
+            _weigh(end[p + 1], end_share[p + 1], end_mass, end_flow)
+            _split_segments(kept, tangent, p + 1, start, end_mass, end_flow, start_mass, start_flow)
+            if p == 0:
+                break
+            mass, flow = start_mass[p], start_flow[p]
+            _weigh(start[p], start_share[p], mass, flow)
+            if scaled:
+                _leave_scaled(factor, d_factor, weight[p], end[p], mass, flow, end_mass, end_flow)
+                _count_scaled(weight[p], end[p], mass, flow, beside_factor, beside_tangent)
+                continue
+            k = min(p, len(enter)) - 1
+            if shared:
+                open_exactly(pairwise[b], chart, p, enter)
+            _leave_exactly(enter[k], d_matrix[k], end[p], mass, flow, end_mass, end_flow)
+            if shared:
+                _add(enter.reshape(-1), out.reshape(-1))
         if scaled:
-            _gather_scaled(chart, d, out[0])
+            _products(d_factor.reshape(-1), beside_tangent.reshape(-1), out.reshape(-1))
+            _products(factor.reshape(-1), beside_factor.reshape(-1), out.reshape(-1))
