@@ -217,7 +217,11 @@ def soft_dtw_divergence(
     cost: Cost = squared_distance,
     backend: str = "auto",
 ) -> Tensor:
-    """soft_dtw(x, y) − ½ soft_dtw(x, x) − ½ soft_dtw(y, y): non-negative, and 0 where x equals y. A loss.
+    """soft_dtw(x, y) − ½ soft_dtw(x, x) − ½ soft_dtw(y, y): a loss that is 0 where x equals y, and never negative.
+
+    Unlike `soft_dtw`, whose minimum over y is not x. That it is never negative is proven for costs of which the kernel
+    exp(−cost/gamma) makes the alignment kernel positive definite, and in the limits of gamma for the squared distance;
+    no exception is known in between.
 
     Args:
         x: series (…, N, D) of N points.

@@ -3,13 +3,15 @@
 Each instance is first tried in the scaled domain; what might not fit there is done again in the log domain.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from structmax.numerics.kernel_numba import compiled, over_rows
 from structmax.numerics.kernel_numba_vector import BLOCK
-from structmax.structures.linear_chain.kernel_numba_log import log_inside, log_outside, log_scratch
+from structmax.structures.linear_chain.kernel_numba_log import log_inside, log_outside
 from structmax.structures.linear_chain.kernel_numba_row import whole
 from structmax.structures.linear_chain.kernel_numba_scaled import (
     BROKEN,
@@ -26,7 +28,8 @@ from structmax.structures.linear_chain.kernel_numba_walk import best_inside, mar
 
 # --- slices of the batch -------------------------------------------------------------------------------------------
 #
-# unary (B, N, C) and pairwise (B, 1 or N − 1, C²), lengths (B,)
+# unary (B, N, C) and pairwise (B, 1 or N − 1, C²), lengths (B,). The scaled domain says in `narrow` (B,) which
+# instances it leaves to the log domain, which gets their indices as `left`.
 
 
 @compiled()
@@ -41,8 +44,9 @@ def _scratch(unary):
 
 
 @compiled()
-def _clear(length, unary, pairwise, what):
-    """Writes `what` where parts count, and zeros behind the length."""
+def _clear(state, length, unary, pairwise):
+    """NaN where parts count if a score is, else zeros; zeros behind the length."""
+    what = np.nan if state == BROKEN else 0.0
     for t in range(len(unary)):
         for c in range(unary.shape[1]):
             unary[t, c] = what if t < length else 0
@@ -52,65 +56,71 @@ def _clear(length, unary, pairwise, what):
 
 
 @compiled()
-def _log_partition(start, stop, unary, pairwise, lengths, value):
+def _value_scaled(start, stop, unary, pairwise, lengths, value, narrow):
     alpha, factor, reach, matrix, peaks, lowest = _scratch(unary)
     for b in range(start, stop):
         u, w, length = unary[b], pairwise[b], lengths[b]
-        state, value[b] = FINE, 0
-        if length > 0:
-            state, value[b], _ = inside(u, w, length, alpha, factor, reach, matrix, peaks, lowest, w[:0])
-        if state == NARROW:
-            a, log_reach = log_scratch(u)
-            _, value[b] = log_inside(u, w, length, a, log_reach)
+        state, value[b], _ = inside(u, w, length, alpha, factor, reach, matrix, peaks, lowest, w[:0])
+        narrow[b] = state == NARROW
 
 
 @compiled()
-def _marginals(start, stop, unary, pairwise, lengths, value, d_unary, d_pairwise):
+def _value_log(start, stop, unary, pairwise, lengths, value, left):
+    for b in left[start:stop]:
+        _, value[b], _, _ = log_inside(unary[b], pairwise[b], lengths[b])
+
+
+@compiled()
+def _marginals_scaled(start, stop, unary, pairwise, lengths, value, d_unary, d_pairwise, narrow):
     alpha, factor, reach, matrix, peaks, lowest = _scratch(unary)
     for b in range(start, stop):
         u, w, length, d_u, d_w = unary[b], pairwise[b], lengths[b], d_unary[b], d_pairwise[b]
-        state, value[b], total = FINE, 0, 0.0
-        if length > 0:
-            kept = d_w[: len(w) if len(w) > 1 else 0]
-            state, value[b], total = inside(u, w, length, alpha, factor, reach, matrix, peaks, lowest, kept)
-        if state == FINE and length > 0:
-            if len(w) == 1:
-                outside_shared(length, total, alpha, factor, matrix, d_u, d_w[0])
-            else:
-                outside_each(length, total, alpha, factor, matrix, d_u, d_w)
+        kept = d_w[: len(w) if len(w) > 1 else 0]
+        state, value[b], total = inside(u, w, length, alpha, factor, reach, matrix, peaks, lowest, kept)
+        narrow[b] = state == NARROW
+        if state != FINE or length == 0:
+            _clear(state, length, d_u, d_w)
+        elif len(w) == 1:
+            outside_shared(length, total, alpha, factor, matrix, d_u, d_w[0])
+            d_u[length:] = 0
+        else:
+            outside_each(length, total, alpha, factor, matrix, d_u, d_w)
             d_u[length:], d_w[length - 1 :] = 0, 0
-            continue
-        _clear(length, d_u, d_w, np.nan if state == BROKEN else 0.0)
-        if state == NARROW:
-            a, log_reach = log_scratch(u)
-            state, value[b] = log_inside(u, w, length, a, log_reach)
-            if state == FINE:
-                log_outside(w, length, a, log_reach, d_u, d_w)
-            elif state == BROKEN:
-                _clear(length, d_u, d_w, np.nan)
 
 
 @compiled()
-def _tangent(start, stop, unary, pairwise, t_unary, t_pairwise, lengths, d_unary, d_pairwise):
+def _marginals_log(start, stop, unary, pairwise, lengths, value, d_unary, d_pairwise, left):
+    for b in left[start:stop]:
+        u, w, length, d_u, d_w = unary[b], pairwise[b], lengths[b], d_unary[b], d_pairwise[b]
+        state, value[b], a, reach = log_inside(u, w, length)
+        _clear(state, length, d_u, d_w)
+        if state == FINE:
+            log_outside(w, length, a, reach, d_u, d_w)
+
+
+@compiled()
+def _tangent_scaled(start, stop, unary, pairwise, t_unary, t_pairwise, lengths, d_unary, d_pairwise, narrow):
     alpha, factor, reach, matrix, peaks, lowest = _scratch(unary)
     alpha_t, slopes = rows_of(alpha.shape[0], alpha.shape[1], peaks), flat_of(pairwise.shape[2], peaks)
     for b in range(start, stop):
         u, w, length, d_u, d_w = unary[b], pairwise[b], lengths[b], d_unary[b], d_pairwise[b]
-        t_u, t_w = t_unary[b], t_pairwise[b]
-        _clear(length, d_u, d_w, 0.0)
-        if length == 0:
-            continue
         state, _, _ = inside(u, w, length, alpha, factor, reach, matrix, peaks, lowest, w[:0])
-        if state == FINE:
+        narrow[b] = state == NARROW
+        _clear(state, length, d_u, d_w)
+        if state == FINE and length > 0:
+            t_u, t_w = t_unary[b], t_pairwise[b]
             inside_tangent(w, length, alpha, factor, matrix, peaks, t_u, t_w, slopes, alpha_t)
             outside_tangent(w, length, alpha, factor, matrix, peaks, t_u, t_w, slopes, alpha_t, d_u, d_w)
-        elif state == NARROW:
-            a, log_reach = log_scratch(u)
-            state, _ = log_inside(u, w, length, a, log_reach)
-            if state == FINE:
-                log_tangent(w, length, a, log_reach, t_u, t_w, d_u, d_w)
-        if state == BROKEN:
-            _clear(length, d_u, d_w, np.nan)
+
+
+@compiled()
+def _tangent_log(start, stop, unary, pairwise, t_unary, t_pairwise, lengths, d_unary, d_pairwise, left):
+    for b in left[start:stop]:
+        w, length, d_u, d_w = pairwise[b], lengths[b], d_unary[b], d_pairwise[b]
+        state, _, a, reach = log_inside(unary[b], w, length)
+        _clear(state, length, d_u, d_w)
+        if state == FINE:
+            log_tangent(w, length, a, reach, t_unary[b], t_pairwise[b], d_u, d_w)
 
 
 @compiled()
@@ -122,33 +132,47 @@ def _argmax(start, stop, unary, pairwise, lengths, y_unary, y_pairwise):
         if state == FINE:
             mark_best(w, length, best, y_u, y_w)
         elif state == BROKEN:
-            _clear(length, y_u, y_w, np.nan)
+            _clear(state, length, y_u, y_w)
 
 
 @compiled()
-def _sample(start, stop, unary, pairwise, lengths, noise, y_unary, y_pairwise):
+def _sample_scaled(start, stop, unary, pairwise, lengths, noise, y_unary, y_pairwise, narrow):
     alpha, factor, reach, matrix, peaks, lowest = _scratch(unary)
     weights = np.empty(unary.shape[2], unary.dtype)
     for b in range(start, stop):
-        u, w, length, y_u, y_w = unary[b], pairwise[b], lengths[b], y_unary[b], y_pairwise[b]
-        if length == 0:
-            continue
+        u, w, length = unary[b], pairwise[b], lengths[b]
         state, _, _ = inside(u, w, length, alpha, factor, reach, matrix, peaks, lowest, w[:0])
-        if state == FINE:
-            for s in range(noise.shape[1]):
-                mark_draw(w, length, noise[b, s], alpha, matrix, peaks, weights, y_u[s], y_w[s])
-        elif state == NARROW:
-            a, log_reach = log_scratch(u)
-            state, _ = log_inside(u, w, length, a, log_reach)
+        narrow[b] = state == NARROW
+        for s in range(noise.shape[1]):
             if state == FINE:
-                for s in range(noise.shape[1]):
-                    mark_log_draw(w, length, noise[b, s], a, log_reach, weights, y_u[s], y_w[s])
-        if state == BROKEN:
-            for s in range(noise.shape[1]):
-                _clear(length, y_u[s], y_w[s], np.nan)
+                mark_draw(w, length, noise[b, s], alpha, matrix, peaks, weights, y_unary[b, s], y_pairwise[b, s])
+            elif state == BROKEN:
+                _clear(state, length, y_unary[b, s], y_pairwise[b, s])
+
+
+@compiled()
+def _sample_log(start, stop, unary, pairwise, lengths, noise, y_unary, y_pairwise, left):
+    weights = np.empty(unary.shape[2], unary.dtype)
+    for b in left[start:stop]:
+        w, length = pairwise[b], lengths[b]
+        state, _, a, reach = log_inside(unary[b], w, length)
+        for s in range(noise.shape[1]):
+            if state == FINE:
+                mark_log_draw(w, length, noise[b, s], a, reach, weights, y_unary[b, s], y_pairwise[b, s])
+            elif state == BROKEN:
+                _clear(state, length, y_unary[b, s], y_pairwise[b, s])
 
 
 # --- the questions -------------------------------------------------------------------------------------------------
+
+
+def _in_both_domains(scaled: Any, log: Any, rows: int, work: int, *arrays: np.ndarray) -> None:
+    """All instances in the scaled domain, then those it leaves in the log domain, compiled when first needed."""
+    narrow = np.empty(rows, np.bool_)
+    over_rows(scaled, rows, work, *arrays, narrow)
+    left = np.flatnonzero(narrow)
+    if left.size > 0:
+        over_rows(log, left.size, 4 * work * left.size // rows, *arrays, left)
 
 
 def _flat(pairwise: Tensor, samples: int = 0) -> np.ndarray:
@@ -166,7 +190,7 @@ def log_partition(unary: Tensor, pairwise: Tensor, *, lengths: Tensor) -> Tensor
     """log Z: (B,)."""
     value = unary.new_empty(len(unary))
     arrays = unary.numpy(), _flat(pairwise), lengths.numpy(), value.numpy()
-    over_rows(_log_partition, len(unary), unary.numel() * unary.shape[2], *arrays)
+    _in_both_domains(_value_scaled, _value_log, len(unary), unary.numel() * unary.shape[2], *arrays)
     return value
 
 
@@ -174,7 +198,7 @@ def log_partition_and_marginals(unary: Tensor, pairwise: Tensor, *, lengths: Ten
     """log Z: (B,), and its gradient."""
     value, d_unary, d_pairwise = unary.new_empty(len(unary)), torch.empty_like(unary), torch.empty_like(pairwise)
     arrays = unary.numpy(), _flat(pairwise), lengths.numpy(), value.numpy(), d_unary.numpy(), _flat(d_pairwise)
-    over_rows(_marginals, len(unary), unary.numel() * unary.shape[2], *arrays)
+    _in_both_domains(_marginals_scaled, _marginals_log, len(unary), unary.numel() * unary.shape[2], *arrays)
     return value, d_unary, d_pairwise
 
 
@@ -185,7 +209,7 @@ def marginals_jvp(
     d_unary, d_pairwise = torch.empty_like(unary), torch.empty_like(pairwise)
     scores = unary.numpy(), _flat(pairwise), t_unary.numpy(), _flat(t_pairwise)
     arrays = *scores, lengths.numpy(), d_unary.numpy(), _flat(d_pairwise)
-    over_rows(_tangent, len(unary), unary.numel() * unary.shape[2], *arrays)
+    _in_both_domains(_tangent_scaled, _tangent_log, len(unary), unary.numel() * unary.shape[2], *arrays)
     return d_unary, d_pairwise
 
 
@@ -203,5 +227,5 @@ def sample(unary: Tensor, pairwise: Tensor, *, noise: Tensor, lengths: Tensor) -
     y_unary, y_pairwise = _zeros(unary, draws), _zeros(pairwise, draws)
     scores = unary.numpy(), _flat(pairwise), lengths.numpy(), noise.numpy()
     arrays = *scores, y_unary.numpy(), _flat(y_pairwise, 1)
-    over_rows(_sample, len(unary), unary.numel() * (unary.shape[2] + draws), *arrays)
+    _in_both_domains(_sample_scaled, _sample_log, len(unary), unary.numel() * (unary.shape[2] + draws), *arrays)
     return y_unary, y_pairwise

@@ -14,12 +14,6 @@ from structmax.structures.linear_chain.kernel_numba_scaled import BROKEN, FINE, 
 
 
 @compiled()
-def log_scratch(unary):
-    """What `log_inside` fills: log α, and the logarithm of what reaches a position."""
-    return np.empty(unary.shape), np.empty(unary.shape)
-
-
-@compiled()
 def transitions(pairwise, t):
     """The scores, flat, of the transitions into position t."""
     return pairwise[t - 1 if len(pairwise) > 1 else 0]
@@ -58,13 +52,13 @@ def _log_sums(before, block, peak, total, out):
 
 
 @compiled()
-def log_inside(unary, pairwise, length, a, reach):
-    """Fills a = log α, its maximum 0, and log Σ before the unary score; returns what it says, and log Z."""
+def log_inside(unary, pairwise, length):
+    """What it says, log Z, a = log α with its maximum shifted to 0, and the log of what reaches each label before."""
     size = unary.shape[1]
+    a, reach = np.empty((length, size)), np.zeros((length, size))
     if is_broken(unary, pairwise, length):
-        return BROKEN, np.nan
+        return BROKEN, np.nan, a, reach
     peaks, total = np.empty(size), np.empty(size, unary.dtype)
-    reach[0] = 0.0
     value = 0.0
     for t in range(length):
         if t > 0:
@@ -74,14 +68,14 @@ def log_inside(unary, pairwise, length, a, reach):
             a[t, c] = reach[t, c] + unary[t, c]
             peak = max(peak, a[t, c])
         if peak == -np.inf:
-            return INFEASIBLE, -np.inf
+            return INFEASIBLE, -np.inf, a, reach
         value += peak
         for c in range(size):
             a[t, c] -= peak
     last = 0.0
     for c in range(size):
         last += math.exp(a[length - 1, c])
-    return FINE, value + math.log(last)
+    return FINE, value + math.log(last), a, reach
 
 
 @compiled()

@@ -91,6 +91,8 @@ def inside(unary, pairwise, length, alpha, factor, reach, matrix, peaks, lowest,
     dtype = unary.dtype.type
     size = unary.shape[1]
     value, range_unary, range_pairwise, forbids = 0.0, 0.0, 0.0, False
+    if length == 0:
+        return FINE, 0.0, 1.0
     factor[:length] = dtype(-np.inf)
     for t in range(length):
         peak, floor, some = extremes(unary[t])

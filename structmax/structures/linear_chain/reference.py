@@ -39,9 +39,11 @@ def _edges(positions: int, labels: int, per_position: bool) -> Hyperedges:
 
 def examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any]]]:
     """Calls that between them reach every compiled variant."""
-    scores = x.new_zeros(1, 2, 2), x.new_zeros(1, 2, 2)
-    lengths = torch.full((1,), 2, device=x.device)
-    for name in ("log_partition", "log_partition_and_marginals", "argmax"):
-        yield name, scores, {"lengths": lengths}
-    yield "marginals_jvp", scores + scores, {"lengths": lengths}
-    yield "sample", scores, {"noise": x.new_zeros(1, 1, 2), "lengths": lengths}
+    unary, given = x.new_zeros(1, 2, 2), {"lengths": torch.full((1,), 2, device=x.device)}
+    # Scores of moderate and of large range.
+    for pairwise in (unary, 1e3 * torch.eye(2, dtype=x.dtype, device=x.device).unsqueeze(0)):
+        scores = unary, pairwise
+        for name in ("log_partition", "log_partition_and_marginals", "argmax"):
+            yield name, scores, given
+        yield "marginals_jvp", scores + scores, given
+        yield "sample", scores, {"noise": x.new_zeros(1, 1, 2), **given}
