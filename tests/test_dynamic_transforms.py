@@ -97,3 +97,15 @@ def test_half_precision(problem):
     assert value.dtype == torch.bfloat16
     gradients = torch.autograd.grad(value.sum(), leaves)
     assert all(g.dtype == torch.bfloat16 and bool(g.isfinite().all()) for g in gradients)
+
+
+def test_a_tangent_of_one_part_alone():
+    chain = structmax.LinearChain()
+    unary, pairwise = torch.randn(3, 2, dtype=torch.float64), torch.randn(2, 2, dtype=torch.float64)
+    tangent = torch.randn(3, 2, dtype=torch.float64)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(unary, tangent)
+        value = structmax.log_partition((dual, pairwise), chain)
+        pushed = torch.autograd.forward_ad.unpack_dual(value).tangent
+    want = (structmax.marginals((unary, pairwise), chain).unary * tangent).sum()
+    torch.testing.assert_close(pushed, want)

@@ -69,6 +69,8 @@ class Value(Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         _remember(ctx, *inputs, *output[1:])
         ctx.mark_non_differentiable(*output[1:])
+        # nobody should fill zeros for a cotangent of μ
+        ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, d_value: Tensor, *_: Tensor) -> tuple[Any, ...]:
@@ -84,8 +86,10 @@ class Value(Function):
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: Tensor) -> tuple[Any, ...]:
         count = ctx.of.count
+        scores = ctx.saved_tensors[:count]
         mu = point_rule(ctx.of, *ctx.saved_tensors[:-count])
-        return inner(mu, tangents[:count], ctx.of.asked.structure), *(None,) * count
+        filled = tuple(torch.zeros_like(s) if t is None else t for s, t in zip(scores, tangents, strict=False))
+        return inner(mu, filled, ctx.of.asked.structure), *(None,) * count
 
 
 value_rule = rule(Value)
