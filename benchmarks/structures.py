@@ -226,6 +226,8 @@ def time_case(case: Case, rounds: int) -> list[Row]:
                 if off > 1e-3:
                     print(f"{case.title}: marginals of {name} differ from ours by {off:.1e} of the largest")
             calls[name] = call(task, contender, inputs)
+        if not calls:
+            continue
         # one more call each, where it is told what memory it holds
         peak = {name: peak_mib(each, "cpu") or 0.0 for name, each in calls.items()}
         times = take_turns(calls, "cpu", rounds, BUDGET_MS)

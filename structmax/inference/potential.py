@@ -23,16 +23,27 @@ from structmax.inference.rule import recorded, rule
 
 @dataclass(frozen=True)
 class Potential:
-    """F by the names of the room's functions, with the numbers they take."""
+    """F by the names of the room's functions, with the numbers they take.
+
+    With a temperature t it is t F(θ/t), whose gradient is μ(θ/t) and whose Hessian is H(θ/t)/t. A negative t turns the
+    smoothed maximum of scores into the smoothed minimum of costs.
+    """
 
     value: str
     # one function that gives value and point, or two
     both: tuple[str, ...]
     jvp: str
     numbers: tuple[tuple[str, float], ...] = ()
+    temperature: float = 1.0
 
     def ask(self, asked: Asked, name: str, scores: tuple[Tensor, ...], *others: Tensor) -> tuple[Tensor, ...]:
-        return asked.room(name, scores, *others, **dict(self.numbers))
+        t = self.temperature
+        if t == 1:
+            return asked.room(name, scores, *others, **dict(self.numbers))
+        out = asked.room(name, tuple(s / t for s in scores), *others, **dict(self.numbers))
+        if name == self.jvp:
+            return tuple(o / t for o in out)
+        return (t * out[0], *out[1:]) if name == self.value or self.both == (name,) else out
 
 
 @dataclass(frozen=True)
@@ -73,9 +84,11 @@ class Value(Function):
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, d_value: Tensor, *_: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, d_value: Tensor | None, *_: Tensor) -> tuple[Any, ...]:
         count = ctx.of.count
         tensors, mu = ctx.saved_tensors[:-count], ctx.saved_tensors[-count:]
+        if d_value is None:
+            return (None,) * (1 + len(tensors))
         if torch.is_grad_enabled():
             mu = point_rule(ctx.of, *tensors)
         elif check.readable(d_value) and bool((d_value == 1).all()):
@@ -168,9 +181,11 @@ def _differentiable_jvp(
     fields |= {name: flat(fields[name]) for name in structure.per_instance if name in fields}
     flat_constants = tuple(flat(t) for t in constants)
 
+    t = of.potential.temperature
+
     def value(*s: Tensor, **keywords: Any) -> Tensor:
-        out = reference(*s, *flat_constants, **keywords, **dict(of.potential.numbers))
-        return out if isinstance(out, Tensor) else out[0]
+        out = reference(*(each / t for each in s), *flat_constants, **keywords, **dict(of.potential.numbers))
+        return t * (out if isinstance(out, Tensor) else out[0])
 
     out = by_autograd(value)["marginals_jvp"](*(flat(t) for t in (*scores, *tangent)), **fields)
     return tuple(o.reshape(s.shape) for o, s in zip(out, scores, strict=True))

@@ -17,7 +17,7 @@ Reference: Mensch & Blondel (2018), Differentiable dynamic programming for struc
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -43,9 +43,19 @@ class Regulariser:
         check.positive("gamma", self.gamma, hint=" As gamma goes to 0 the smoothed maximum becomes the maximum.")
         check.positive("alpha", self.alpha, above=math.nextafter(1, 0), hint=" 1 is Entropy, 2 is L2.")
 
-    def potential(self) -> Potential:
-        numbers = (("alpha", float(self.alpha)), ("gamma", float(self.gamma)))
-        return Potential("smoothed", ("smoothed", "smoothed_marginals"), "smoothed_marginals_jvp", numbers)
+    @property
+    def numbers(self) -> tuple[tuple[str, float], ...]:
+        return (("alpha", float(self.alpha)), ("gamma", float(self.gamma)))
+
+    def potential(self, sign: int = 1) -> Potential:
+        """DP_Ω of scores or, with sign −1, the smoothed minimum −DP_Ω(−c) of costs.
+
+        That of Entropy(γ) is γ log Z(θ/γ), for which rooms have their fastest kernels.
+        """
+        if self.alpha == 1:
+            return replace(LOG_PARTITION, temperature=sign * float(self.gamma))
+        names = "smoothed", ("smoothed", "smoothed_marginals"), "smoothed_marginals_jvp"
+        return Potential(*names, self.numbers, temperature=float(sign))
 
 
 @dataclass(frozen=True)
@@ -79,11 +89,6 @@ def _checked(scores: Scores, structure: AbstractStructure, omega: Regulariser, b
     return front(scores, structure, backend)
 
 
-def _by_temperature(omega: Regulariser) -> bool:
-    """DP_Ω for Entropy(γ) is γ log Z(θ/γ), for which rooms have their fastest kernels."""
-    return omega.alpha == 1
-
-
 def smoothed(scores: Scores, structure: AbstractStructure, omega: Regulariser, *, backend: str = "auto") -> Tensor:
     """The value DP_Ω(θ) of the structure's recursion with every max smoothed by Ω.
 
@@ -107,8 +112,6 @@ def smoothed(scores: Scores, structure: AbstractStructure, omega: Regulariser, *
         tensor(1.5625)
     """
     tensors, asked = _checked(scores, structure, omega, backend)
-    if _by_temperature(omega):
-        return omega.gamma * value(asked, LOG_PARTITION, tuple(t / omega.gamma for t in tensors))
     return value(asked, omega.potential(), tensors)
 
 
@@ -134,8 +137,6 @@ def smoothed_marginals(
                 [0.7500, 1.0000]])
     """
     tensors, asked = _checked(scores, structure, omega, backend)
-    if _by_temperature(omega):
-        return structure.parts(point(asked, LOG_PARTITION, tuple(t / omega.gamma for t in tensors)))
     return structure.parts(point(asked, omega.potential(), tensors))
 
 
@@ -169,8 +170,8 @@ def smoothed_sample(
                 [1., 1.]])
     """
     tensors, asked = _checked(scores, structure, omega, backend)
-    numbers = dict(omega.potential().numbers)
-    return structure.parts(draw(asked, "smoothed_sample", tensors, sample_shape, generator, **numbers)[0])
+    drawn, _ = draw(asked, "smoothed_sample", tensors, sample_shape, generator, **dict(omega.numbers))
+    return structure.parts(drawn)
 
 
 class WalkLogProb(Function):
@@ -225,4 +226,4 @@ def smoothed_log_prob(
     tensors, asked = _checked(scores, structure, omega, backend)
     chosen = structure.tensors(parts)
     wide = [torch.broadcast_tensors(s, y.to(s.dtype)) for s, y in zip(tensors, chosen, strict=True)]
-    return walk_log_prob_rule(asked, omega.potential().numbers, *(s for s, _ in wide), *(y for _, y in wide))
+    return walk_log_prob_rule(asked, omega.numbers, *(s for s, _ in wide), *(y for _, y in wide))

@@ -15,8 +15,10 @@ from torch.autograd import Function
 from torch.nn.functional import interpolate
 
 from structmax import check
+from structmax.inference.potential import point, value
+from structmax.inference.question import front
 from structmax.inference.rule import rule
-from structmax.inference.smoothed import Entropy, Regulariser, smoothed, smoothed_marginals
+from structmax.inference.smoothed import Entropy, Regulariser
 from structmax.structures.monotone_alignment import MonotoneAlignment
 
 Cost = Callable[[Tensor, Tensor], Tensor]
@@ -36,7 +38,7 @@ class SquaredDistance(Function):
     def forward(x: Tensor, y: Tensor) -> Tensor:
         wide = torch.promote_types(x.dtype, torch.float32)
         distance = torch.cdist(x.to(wide), y.to(wide), compute_mode="donot_use_mm_for_euclid_dist")
-        return (distance * distance).to(x.dtype)
+        return distance.square_().to(x.dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -90,7 +92,7 @@ def _problem(
     lengths: tuple[Tensor | None, Tensor | None],
     cost: Cost,
 ) -> tuple[Tensor, MonotoneAlignment, Regulariser]:
-    """Scores, structure and regulariser."""
+    """Costs, structure and regulariser."""
     if omega is not None and gamma != 1.0:
         raise ValueError(f"Either `gamma` or `omega` should be given, but both are. Try omega=Entropy({gamma}) alone.")
     for name, series in (("x", x), ("y", y)):
@@ -109,7 +111,7 @@ def _problem(
     if costs.shape[-2:] != (x.shape[-2], y.shape[-2]):
         wanted = f"(…, N, M) = (…, {x.shape[-2]}, {y.shape[-2]})"
         raise ValueError(f"`cost(x, y)` should have shape {wanted}, but has {tuple(costs.shape)}.")
-    return -costs, MonotoneAlignment(*lengths, band=band), Entropy(gamma) if omega is None else omega
+    return costs, MonotoneAlignment(*lengths, band=band), Entropy(gamma) if omega is None else omega
 
 
 def _without_padding(series: Tensor, lengths: Tensor | None) -> Tensor:
@@ -161,8 +163,9 @@ def soft_dtw(
     Reference:
         Cuturi and Blondel 2017, Soft-DTW: a differentiable loss function for time-series.
     """
-    scores, structure, omega = _problem(x, y, gamma, omega, band, (x_lengths, y_lengths), cost)
-    return -smoothed(scores, structure, omega, backend=backend)
+    costs, structure, omega = _problem(x, y, gamma, omega, band, (x_lengths, y_lengths), cost)
+    tensors, asked = front(costs, structure, backend)
+    return value(asked, omega.potential(sign=-1), tensors)
 
 
 def soft_dtw_alignment(
@@ -201,8 +204,9 @@ def soft_dtw_alignment(
         tensor([[1., 1., 0.],
                 [0., 0., 1.]])
     """
-    scores, structure, omega = _problem(x, y, gamma, omega, band, (x_lengths, y_lengths), cost)
-    return smoothed_marginals(scores, structure, omega, backend=backend)
+    costs, structure, omega = _problem(x, y, gamma, omega, band, (x_lengths, y_lengths), cost)
+    tensors, asked = front(costs, structure, backend)
+    return point(asked, omega.potential(sign=-1), tensors)[0]
 
 
 def soft_dtw_divergence(
