@@ -29,6 +29,7 @@ docs: .venv/stamp-docs
 
 bench: .venv/stamp-bench
 	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/structures.py
 
 clean:
 	rm -rf .venv site demo runs
