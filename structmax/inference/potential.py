@@ -34,11 +34,12 @@ class Potential:
     both: tuple[str, ...]
     jvp: str
     numbers: tuple[tuple[str, float], ...] = ()
-    temperature: float = 1.0
+    # None for 1: a compiler may make a variable of a number, and cannot branch on it
+    temperature: float | None = None
 
     def ask(self, asked: Asked, name: str, scores: tuple[Tensor, ...], *others: Tensor) -> tuple[Tensor, ...]:
         t = self.temperature
-        if t == 1:
+        if t is None:
             return asked.room(name, scores, *others, **dict(self.numbers))
         out = asked.room(name, tuple(s / t for s in scores), *others, **dict(self.numbers))
         if name == self.jvp:
@@ -181,7 +182,7 @@ def _differentiable_jvp(
     fields |= {name: flat(fields[name]) for name in structure.per_instance if name in fields}
     flat_constants = tuple(flat(t) for t in constants)
 
-    t = of.potential.temperature
+    t = of.potential.temperature or 1.0
 
     def value(*s: Tensor, **keywords: Any) -> Tensor:
         out = reference(*(each / t for each in s), *flat_constants, **keywords, **dict(of.potential.numbers))

@@ -52,10 +52,12 @@ class Regulariser:
 
         That of Entropy(γ) is γ log Z(θ/γ), for which rooms have their fastest kernels.
         """
+        temperature = None if sign == 1 else -1.0
         if self.alpha == 1:
-            return replace(LOG_PARTITION, temperature=sign * float(self.gamma))
+            same = sign == 1 and self.gamma == 1
+            return LOG_PARTITION if same else replace(LOG_PARTITION, temperature=sign * float(self.gamma))
         names = "smoothed", ("smoothed", "smoothed_marginals"), "smoothed_marginals_jvp"
-        return Potential(*names, self.numbers, temperature=float(sign))
+        return Potential(*names, self.numbers, temperature)
 
 
 @dataclass(frozen=True)
