@@ -13,11 +13,12 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -174,14 +175,14 @@ def _both(call: peers.Call, inputs: Inputs) -> tuple[Tensor, Tensor]:
 # ---------------------------------------------------------------- what is written and shown
 
 
-def save(rows: list[Row], stamp: Stamp, family: str, folder: Path) -> Path:
+def save(rows: Sequence[Any], stamp: Stamp, family: str, folder: Path) -> Path:
     """Appends the rows, each with its stamp, to the file of the device and the family."""
     folder.mkdir(parents=True, exist_ok=True)
     device = re.sub(r"[^a-z0-9]+", "-", stamp.device.lower()).strip("-")
     path = folder / f"{device}-{family}.csv"
     fresh = not path.exists()
     with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, [field.name for kind in (Stamp, Row) for field in fields(kind)])
+        writer = csv.DictWriter(file, [field.name for kind in (Stamp, type(rows[0])) for field in fields(kind)])
         if fresh:
             writer.writeheader()
         for row in rows:

@@ -5,7 +5,6 @@ contenders take turns on the same inputs, and what a peer computes is compared w
 """
 
 import argparse
-import csv
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -21,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import structmax
 from benchmarks.measure import peak_mib, take_turns
-from benchmarks.run import BUDGET_MS, CPU_THREADS, OURS, RESULTS, Stamp, show
+from benchmarks.run import BUDGET_MS, CPU_THREADS, OURS, RESULTS, Stamp, save, show
 
 Inputs = tuple[Tensor, ...]
 # A log-partition (B,) of the inputs; the best structure; one draw.
@@ -260,14 +259,7 @@ def main() -> None:
     rows = [row for case in chosen for row in time_case(case, options.rounds)]
     columns = list(asdict(rows[0]))
     show(columns, [[f"{v:.3g}" if isinstance(v, float) else str(v) for v in asdict(row).values()] for row in rows])
-    options.results.mkdir(parents=True, exist_ok=True)
-    path = options.results / "cpu-structures.csv"
-    fresh = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, [*asdict(stamp), *columns])
-        if fresh:
-            writer.writeheader()
-        writer.writerows(asdict(stamp) | asdict(row) for row in rows)
+    print(f"written to {save(rows, stamp, 'structures', options.results)}")
 
 
 if __name__ == "__main__":

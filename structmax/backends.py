@@ -70,43 +70,40 @@ def _holder(room: str, backend: str) -> Any:
 
 def function(room: str, name: str, backend: str) -> Callable[..., Any] | None:
     """The room's function of that name, or one made of its other functions; None if it has neither."""
-    holder = _holder(room, backend)
-    return getattr(holder, name, None) or _from_kernels(holder, name) or _from_reference(room, name, backend)
+    for source in _sources(room, backend):
+        found = source(name) or _composed(source, name)
+        if found:
+            return found
+    return None
 
 
-def _from_kernels(holder: Any, name: str) -> Callable[..., Any] | None:
-    """Value and marginals, together or apart, as the kernels have them."""
-    both = getattr(holder, "log_partition_and_marginals", None)
-    value, parts = (getattr(holder, name, None) for name in ("log_partition", "marginals"))
-    if name == "marginals" and both:
+def _sources(room: str, backend: str) -> Iterator[Callable[[str], Callable[..., Any] | None]]:
+    """Where a function may come from, by its name: the room's own file first, then what its reference implies."""
+    holder, reference = _holder(room, backend), _holder(room, "reference")
+    yield lambda name: getattr(holder, name, None)
+    if hasattr(reference, "recursion"):
+        for module in ENGINES.get(backend, ()):
+            yield functools.partial(_from_engine, reference, _file(module))
+    elif backend == "reference" and hasattr(reference, "log_partition"):
+        yield {"log_partition": reference.log_partition, **by_autograd(reference.log_partition)}.get
+
+
+def _from_engine(reference: Any, engine: Any, name: str) -> Callable[..., Any] | None:
+    answer = getattr(engine, name, None)
+    return by_recursion(reference, name, answer) if answer else None
+
+
+def _composed(source: Callable[[str], Callable[..., Any] | None], name: str) -> Callable[..., Any] | None:
+    """Value and marginals together from the two apart, or the marginals from both."""
+    if name == "marginals" and (both := source("log_partition_and_marginals")):
         return lambda *tensors, **fields: both(*tensors, **fields)[1:]
-    if name == "log_partition_and_marginals" and value and parts:
+    if name == "log_partition_and_marginals" and (value := source("log_partition")) and (parts := source("marginals")):
         return lambda *tensors, **fields: (value(*tensors, **fields), *_listed(parts(*tensors, **fields)))
     return None
 
 
 def _listed(out: Any) -> Any:
     return (out,) if isinstance(out, Tensor) else out
-
-
-def _from_reference(room: str, name: str, backend: str) -> Callable[..., Any] | None:
-    """From the hyperedges the reference lists, or from the log-partition it writes in differentiable torch."""
-    reference = _holder(room, "reference")
-    if hasattr(reference, "recursion"):
-        if name == "marginals":
-            both = _from_reference(room, "log_partition_and_marginals", backend)
-            return both and (lambda *tensors, **fields: both(*tensors, **fields)[1:])
-        engines = [getattr(_file(module), name, None) for module in ENGINES.get(backend, ())]
-        return next((by_recursion(reference, name, engine) for engine in engines if engine), None)
-    if backend != "reference" or not hasattr(reference, "log_partition"):
-        return None
-    derived = by_autograd(reference.log_partition)
-    if name == "log_partition_and_marginals":
-        return lambda *tensors, **fields: (
-            reference.log_partition(*tensors, **fields),
-            *derived["marginals"](*tensors, **fields),
-        )
-    return derived.get(name)
 
 
 def _refusal(room: str, name: str, backend: str, device: str) -> str | None:

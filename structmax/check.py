@@ -70,12 +70,31 @@ def back(moved: Tensor, dim: int) -> Tensor:
     return moved if dim == -1 else moved.movedim(-1, dim)
 
 
-def _mask(mask: Tensor, scores: Tensor) -> Tensor:
+def boolean(name: str, mask: object, meaning: str = "") -> None:
+    """A bool tensor; `meaning` says what True stands for."""
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(
-            f"`mask` should be a bool tensor, True where an entry may be used, but is {kind}. Try `mask.bool()`."
+        raise TypeError(f"`{name}` should be a bool tensor{meaning}, but is {kind}. Try `{name}.bool()`.")
+
+
+def whole_numbers(name: str, tensor: object) -> None:
+    """A tensor of integers."""
+    if not isinstance(tensor, Tensor) or tensor.is_floating_point() or tensor.dtype == torch.bool:
+        kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise TypeError(f"`{name}` should be an integer tensor, but is {kind}. Try torch.as_tensor({name}).")
+
+
+def between(name: str, given: Tensor, size: int, what: str) -> None:
+    """Integers between 0 and `size`, where values may be looked at."""
+    if readable(given) and given.numel() and not bool(((given >= 0) & (given <= size)).all()):
+        raise ValueError(
+            f"`{name}` should be between 0 and {size}, {what}, "
+            f"but lie between {int(given.min())} and {int(given.max())}."
         )
+
+
+def _mask(mask: Tensor, scores: Tensor) -> Tensor:
+    boolean("mask", mask, ", True where an entry may be used")
     same_device("mask", mask, scores)
     if not broadcasts(mask.shape, scores.shape):
         raise ValueError(
@@ -87,9 +106,8 @@ def _mask(mask: Tensor, scores: Tensor) -> Tensor:
 
 def mask_like(name: str, mask: object, like: Tensor) -> None:
     """A bool tensor that broadcasts to `like`."""
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"`{name}` should be a bool tensor, but is {kind}. Try `{name}.bool()`.")
+    boolean(name, mask)
+    assert isinstance(mask, Tensor)
     if not broadcasts(mask.shape, like.shape):
         raise ValueError(f"`{name}` should broadcast to shape {tuple(like.shape)}, but has {tuple(mask.shape)}.")
 
@@ -98,18 +116,13 @@ def lengths(name: str, given: object, batch: Sequence[int], size: int, what: str
     """Lengths of a structure: integers between 0 and `size`, one for each instance of the batch, or None."""
     if given is None:
         return
-    if not isinstance(given, Tensor) or given.is_floating_point() or given.dtype == torch.bool:
-        kind = given.dtype if isinstance(given, Tensor) else type(given).__name__
-        raise TypeError(f"`{name}` should be an integer tensor, but is {kind}. Try torch.as_tensor({name}).")
+    whole_numbers(name, given)
+    assert isinstance(given, Tensor)
     if not broadcasts(given.shape, batch):
         raise ValueError(
             f"`{name}` should broadcast to the batch shape {tuple(batch)} of the scores, but has {tuple(given.shape)}."
         )
-    if readable(given) and given.numel() and not bool(((given >= 0) & (given <= size)).all()):
-        raise ValueError(
-            f"`{name}` should be between 0 and {size}, the number of {what}, "
-            f"but lie between {int(given.min())} and {int(given.max())}."
-        )
+    between(name, given, size, f"the number of {what}")
 
 
 def hyperedges(head: Tensor, tails: Tensor, part: Tensor | None) -> None:
@@ -117,9 +130,7 @@ def hyperedges(head: Tensor, tails: Tensor, part: Tensor | None) -> None:
     for name, tensor in (("head", head), ("tails", tails), ("part", part)):
         if tensor is None:
             continue
-        if not isinstance(tensor, Tensor) or tensor.is_floating_point() or tensor.dtype == torch.bool:
-            kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise TypeError(f"`{name}` should be an integer tensor, but is {kind}. Try torch.tensor({name}).")
+        whole_numbers(name, tensor)
         shapes = "(E,)" if name == "head" else "(E,) or (E, …)"
         if tensor.dim() not in ((1,) if name == "head" else (1, 2)) or len(tensor) != len(head) or not len(head):
             raise ValueError(
@@ -137,20 +148,14 @@ def hyperedges(head: Tensor, tails: Tensor, part: Tensor | None) -> None:
 
 def prefix(lengths: Tensor, moved: Tensor) -> Tensor:
     """True at the first `lengths` entries of the last dimension: broadcasts to `moved`."""
-    if not isinstance(lengths, Tensor) or lengths.is_floating_point() or lengths.dtype == torch.bool:
-        kind = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__
-        raise TypeError(f"`lengths` should be an integer tensor, but is {kind}. Try torch.as_tensor(lengths).")
+    whole_numbers("lengths", lengths)
     batch = moved.shape[:-1]
     if not broadcasts(lengths.shape, batch):
         raise ValueError(
             f"`lengths` should broadcast to the batch shape {tuple(batch)} (the scores without `dim`), "
             f"but has {tuple(lengths.shape)}."
         )
-    if readable(lengths) and lengths.numel() and not bool(((lengths >= 0) & (lengths <= moved.shape[-1])).all()):
-        raise ValueError(
-            f"`lengths` should be between 0 and {moved.shape[-1]}, the size of `dim`, "
-            f"but lie between {int(lengths.min())} and {int(lengths.max())}."
-        )
+    between("lengths", lengths, moved.shape[-1], "the size of `dim`")
     return torch.arange(moved.shape[-1], device=moved.device) < lengths.to(moved.device).unsqueeze(-1)
 
 

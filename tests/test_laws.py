@@ -7,34 +7,22 @@ import torch
 from cases import CASES
 
 import structmax
-from structmax.testing import (
-    applicable,
-    check_structure,
-    law_agrees_with_reference,
-    law_dtypes,
-    law_entropies,
-    law_given,
-    law_gradients,
-    law_sample_without_replacement,
-    law_smoothed,
-    law_smoothed_gradients,
-    law_topk,
-    law_transforms,
-)
+from structmax import testing
+from structmax.testing import applicable, check_structure
 
 # One reference answers for all recursions. Its slow laws are held where recursions differ in kind; the kernels, which
 # start from the same recursions, are held to all laws everywhere.
 SLOW = {
-    law_agrees_with_reference,
-    law_dtypes,
-    law_entropies,
-    law_given,
-    law_gradients,
-    law_sample_without_replacement,
-    law_smoothed,
-    law_smoothed_gradients,
-    law_topk,
-    law_transforms,
+    testing.law_agrees_with_reference,
+    testing.law_dtypes,
+    testing.law_entropies,
+    testing.law_given,
+    testing.law_gradients,
+    testing.law_sample_without_replacement,
+    testing.law_smoothed,
+    testing.law_smoothed_gradients,
+    testing.law_topk,
+    testing.law_transforms,
 }
 REFERENCE_IN_FULL = {"simplex", "hypergraph", "lattice", "linear chain with gaps", "ctc, blank last"}
 
