@@ -53,7 +53,7 @@ RETURNS: dict[str, tuple[str, ...]] = {
     "given_log_partition_and_marginals": ("value", "parts"),
     "given_marginals_jvp": ("parts",),
     "smoothed": ("value",),
-    "smoothed_marginals": ("parts",),
+    "smoothed_and_marginals": ("value", "parts"),
     "smoothed_marginals_jvp": ("parts",),
     "smoothed_sample": ("parts[noise]",),
     "smoothed_log_prob": ("value",),

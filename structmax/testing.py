@@ -534,7 +534,7 @@ LAWS: dict[Callable[[Case, str], None], tuple[str, ...]] = {
     law_sample: ("sample",),
     law_sample_without_replacement: ("sample_without_replacement",),
     law_given: ("given_log_partition", "given_marginals_jvp"),
-    law_smoothed: ("smoothed", "smoothed_marginals", "smoothed_sample", "smoothed_log_prob"),
+    law_smoothed: ("smoothed", "smoothed_and_marginals", "smoothed_sample", "smoothed_log_prob"),
     law_smoothed_gradients: ("smoothed", "smoothed_marginals_jvp", "smoothed_log_prob_pullback"),
     law_counts: ("log_partition",),
     law_padding: ("log_partition", "marginals", "marginals_jvp", "argmax"),

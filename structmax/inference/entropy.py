@@ -147,7 +147,7 @@ def log_prob(
     return torch.where(log_z.isneginf(), -math.inf, score - _feasible(log_z))
 
 
-GIVEN = Potential("given_log_partition", ("given_log_partition_and_marginals",), "given_marginals_jvp")
+GIVEN = Potential("given_log_partition", "given_log_partition_and_marginals", "given_marginals_jvp")
 
 
 def _given(asked: Asked, scores: tuple[Tensor, ...], y: tuple[Tensor, ...], known: Scores, parts: Scores) -> Tensor:

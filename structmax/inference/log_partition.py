@@ -11,7 +11,7 @@ from structmax.contract import AbstractStructure, Scores
 from structmax.inference.potential import Potential, point, value
 from structmax.inference.question import front
 
-LOG_PARTITION = Potential("log_partition", ("log_partition_and_marginals",), "marginals_jvp")
+LOG_PARTITION = Potential("log_partition", "log_partition_and_marginals", "marginals_jvp")
 
 
 def log_partition(scores: Scores, structure: AbstractStructure, *, backend: str = "auto") -> Tensor:

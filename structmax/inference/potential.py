@@ -30,8 +30,8 @@ class Potential:
     """
 
     value: str
-    # one function that gives value and point, or two
-    both: tuple[str, ...]
+    # value and point in one pass
+    both: str
     jvp: str
     numbers: tuple[tuple[str, float], ...] = ()
     # None for 1: a compiler may make a variable of a number, and cannot branch on it
@@ -42,9 +42,7 @@ class Potential:
         if t is None:
             return asked.room(name, scores, *others, **dict(self.numbers))
         out = asked.room(name, tuple(s / t for s in scores), *others, **dict(self.numbers))
-        if name == self.jvp:
-            return tuple(o / t for o in out)
-        return (t * out[0], *out[1:]) if name == self.value or self.both == (name,) else out
+        return tuple(o / t for o in out) if name == self.jvp else (t * out[0], *out[1:])
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ class Value(Function):
 
     @staticmethod
     def forward(of: Of, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(out for name in of.potential.both for out in of.ask(name, *tensors))
+        return of.ask(of.potential.both, *tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -112,8 +110,7 @@ value_rule = rule(Value)
 class Point(Function):
     @staticmethod
     def forward(of: Of, *tensors: Tensor) -> tuple[Tensor, ...]:
-        *_, last = of.potential.both
-        return of.ask(last, *tensors)[-of.count :]
+        return of.ask(of.potential.both, *tensors)[1:]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

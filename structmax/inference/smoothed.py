@@ -56,7 +56,7 @@ class Regulariser:
         if self.alpha == 1:
             same = sign == 1 and self.gamma == 1
             return LOG_PARTITION if same else replace(LOG_PARTITION, temperature=sign * float(self.gamma))
-        names = "smoothed", ("smoothed", "smoothed_marginals"), "smoothed_marginals_jvp"
+        names = "smoothed", "smoothed_and_marginals", "smoothed_marginals_jvp"
         return Potential(*names, self.numbers, temperature)
 
 

@@ -153,8 +153,8 @@ def smoothed(x: Tensor, *, alpha: float, gamma: float, goal: Tensor, **edges: Te
     return _value(x, goal, Hyperedges(**edges), _smoothed_max(alpha, gamma))
 
 
-def smoothed_marginals(x: Tensor, **rest: Any) -> Tensor:
-    return _gradient(lambda t: smoothed(t, **rest), x)
+def smoothed_and_marginals(x: Tensor, **rest: Any) -> tuple[Tensor, Tensor]:
+    return smoothed(x, **rest), _gradient(lambda t: smoothed(t, **rest), x)
 
 
 def smoothed_marginals_jvp(x: Tensor, tangent: Tensor, **rest: Any) -> Tensor:

@@ -137,9 +137,9 @@ def smoothed(x: Tensor, *, alpha: float, gamma: float, **graph: Tensor) -> Tenso
     return _value(x, _nothing(x), alpha, gamma, graph)
 
 
-def smoothed_marginals(x: Tensor, *, alpha: float, gamma: float, **graph: Tensor) -> Tensor:
-    """Its gradient, the expected parts of the walk that takes edges with these p: (B, P)."""
-    return _counts(x, _nothing(x), alpha, gamma, graph)[1]
+def smoothed_and_marginals(x: Tensor, *, alpha: float, gamma: float, **graph: Tensor) -> tuple[Tensor, Tensor]:
+    """The value and its gradient, the expected parts of the walk that takes edges with these p: (B,), (B, P)."""
+    return _counts(x, _nothing(x), alpha, gamma, graph)
 
 
 def smoothed_marginals_jvp(x: Tensor, tangent: Tensor, *, alpha: float, gamma: float, **graph: Tensor) -> Tensor:
