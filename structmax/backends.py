@@ -81,11 +81,26 @@ def _sources(room: str, backend: str) -> Iterator[Callable[[str], Callable[..., 
     """Where a function may come from, by its name: the room's own file first, then what its reference implies."""
     holder, reference = _holder(room, backend), _holder(room, "reference")
     yield lambda name: getattr(holder, name, None)
+    if hasattr(reference, "requiring"):
+        yield functools.partial(_given, room, backend, reference.requiring)
     if hasattr(reference, "recursion"):
         for module in ENGINES.get(backend, ()):
             yield functools.partial(_from_engine, reference, _file(module))
     elif backend == "reference" and hasattr(reference, "log_partition"):
         yield {"log_partition": reference.log_partition, **by_autograd(reference.log_partition)}.get
+
+
+def _given(room: str, backend: str, requiring: Callable[..., Any], name: str) -> Callable[..., Any] | None:
+    """What is asked of the structures that have the required parts, asked of the scores that leave no others."""
+    answer = function(room, name.removeprefix("given_"), backend) if name.startswith("given_") else None
+    if answer is None:
+        return None
+
+    def given(*tensors: Tensor, **fields: Any) -> Any:
+        two = 2 * len(tensors) // GROUPS[name]
+        return answer(*_listed(requiring(*tensors[:two], **fields)), *tensors[two:], **fields)
+
+    return given
 
 
 def _from_engine(reference: Any, engine: Any, name: str) -> Callable[..., Any] | None:
@@ -109,10 +124,9 @@ def _listed(out: Any) -> Any:
 
 def _refusal(room: str, name: str, backend: str, device: str) -> str | None:
     """Why this backend cannot answer, in a sentence; None if it can."""
-    wanted = DEVICES.get(backend, device)
     interpreted = backend == "triton" and _triton_interpreted()
-    if device != wanted and not interpreted:
-        return f"{backend} runs on {wanted}, the scores are on {device}"
+    if not _at_home(room, name, backend, device) and not interpreted:
+        return f"{backend} runs on {DEVICES[backend]}, the scores are on {device}"
     if backend != "reference" and importlib.util.find_spec(backend) is None:
         return f"{backend} is not installed"
     if function(room, name, backend) is not None:
@@ -120,6 +134,13 @@ def _refusal(room: str, name: str, backend: str, device: str) -> str | None:
     if _holder(room, backend) is None:
         return f"{_module_of(room)} has no {BACKENDS[backend]}.py"
     return f"{BACKENDS[backend]}.py of {_module_of(room)} has no `{name}`"
+
+
+def _at_home(room: str, name: str, backend: str, device: str) -> bool:
+    """Whether the scores are where the backend computes, or it fetches them."""
+    if DEVICES.get(backend, device) == device:
+        return True
+    return backend == "numba" and name in getattr(_holder(room, backend), "ON_HOST", ())
 
 
 def _triton_interpreted() -> bool:
@@ -137,8 +158,10 @@ def choose(room: str, name: str, device: str, backend: str) -> str:
     check.choice("backend", backend, ("auto", *BACKENDS))
     reasons = explain(room, name, device)
     able = [candidate for candidate, reason in reasons.items() if reason is None]
-    # `auto` keeps to a backend's own device: nobody wants the interpreter unasked.
-    at_home = [candidate for candidate in able if DEVICES.get(candidate, device) == device]
+    if not able and (why := _intractable(room, name)):
+        raise Refusal(f"{_spoken(room)} cannot answer `{name}`: {why}")
+    # nobody wants the interpreter unasked
+    at_home = [candidate for candidate in able if _at_home(room, name, candidate, device)]
     wanted = at_home if backend == "auto" else [candidate for candidate in able if candidate == backend]
     if not wanted:
         said = "; ".join(f"{candidate}: {reason}" for candidate, reason in reasons.items() if reason)
@@ -149,6 +172,11 @@ def choose(room: str, name: str, device: str, backend: str) -> str:
         if DEVICES[candidate] == device:
             log.info("%s.%s runs on %s: %s", _spoken(room), name, wanted[0], reasons[candidate])
     return wanted[0]
+
+
+def _intractable(room: str, name: str) -> str | None:
+    structure = AbstractStructure.registry.get(room)
+    return structure.intractable.get(name) if structure else None
 
 
 def _spoken(room: str) -> str:
@@ -223,6 +251,7 @@ def _run(
     if plan.refuses is not None:
         plan = _second_choice(plan, room, name, tensors, constants, parts, backend)
     widen = dtype in HALF and plan.backend != "triton"
+    fetched = scores.is_cuda and plan.backend == "numba"
 
     def clean(tensor: Tensor) -> Tensor:
         if forward_ad._current_level >= 0 and tensor.is_floating_point():
@@ -231,6 +260,8 @@ def _run(
             tensor = tensor.detach()
         if widen and tensor.dtype in HALF:
             tensor = tensor.float()
+        if fetched:
+            tensor = tensor.cpu()
         return tensor if tensor.is_contiguous() else tensor.contiguous()
 
     arguments = [clean(tensor) for tensor in tensors]
@@ -241,7 +272,7 @@ def _run(
         _loaded.add(plan.function)
     else:
         out = plan.function(*arguments, **keywords, **constants)
-    outputs = _listed(out)
+    outputs = [tensor.to(scores.device) for tensor in _listed(out)] if fetched else _listed(out)
     return [
         # An operator may not return its argument.
         tensor.clone()
@@ -379,13 +410,15 @@ def which(scores: Any, structure: AbstractStructure) -> dict[str, str]:
     marked = [name for name, value in vars(_holder(structure.room, "reference")).items() if hasattr(value, "returns")]
     for name in dict.fromkeys((*RETURNS, *marked)):
         reasons = explain(structure.room, name, device)
-        able = [b for b, reason in reasons.items() if reason is None and DEVICES.get(b, device) == device]
+        able = [b for b, reason in reasons.items() if reason is None and _at_home(structure.room, name, b, device)]
         if not able:
-            answers[name] = "refused: " + "; ".join(f"{backend}: {reason}" for backend, reason in reasons.items())
+            every = "; ".join(f"{backend}: {reason}" for backend, reason in reasons.items())
+            answers[name] = f"refused: {_intractable(structure.room, name) or every}"
             continue
         faster = list(reasons)[: list(reasons).index(able[0])]
         against = [f"{backend}: {reasons[backend]}" for backend in faster if DEVICES[backend] == device]
-        answers[name] = " ".join([able[0], *([f"({'; '.join(against)})"] if against else [])])
+        fetched = ["on the host"] if DEVICES.get(able[0], device) != device else []
+        answers[name] = " ".join([able[0], *fetched, *([f"({'; '.join(against)})"] if against else [])])
     return answers
 
 

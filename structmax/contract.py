@@ -18,11 +18,15 @@ Fields of the structure arrive as keywords.
 | `sample_without_replacement` | `noise` | parts (B, S, …), all distinct, and their log-probabilities (B, S) |
 | `given_log_partition` … | `required` (parts) | the same over the structures that have all required parts |
 | `smoothed` … | `alpha`, `gamma` | the recursion with max_Ω: value, its gradient, walks and their probabilities |
+| `project` | | the nearest point of conv(Y), argmin ½‖μ − θ‖²: parts, exactly 0 outside the support |
+| `project_jvp` | `tangent` | its Jacobian, symmetric, at the point it returned (in place of the scores), times it |
 
 Little has to be written. A dynamic program lists its hyperedges, `recursion(*scores, **fields)`, and all of these are
 answered from it, compiled (`by_recursion`); a kernel of the same name is for speed. `log_partition` alone, written in
-differentiable torch, supplies `marginals` and `marginals_jvp` (`by_autograd`). A reference may offer
-`examples(scores)`, calls (name, tensors, fields) of all its functions: what `warm_up` compiles.
+differentiable torch, supplies `marginals` and `marginals_jvp` (`by_autograd`). Where structures with given parts are
+those of other scores, `requiring(*scores, *required, **fields)` returns these scores, and answers all `given_`
+questions. A reference may offer `examples(scores)`, calls (name, tensors, fields) of all its functions: what `warm_up`
+compiles. A combinatorial algorithm that has no sensible form on a GPU is named in `ON_HOST` of kernel_numba.py.
 """
 
 import dataclasses
@@ -58,6 +62,8 @@ RETURNS: dict[str, tuple[str, ...]] = {
     "smoothed_sample": ("parts[noise]",),
     "smoothed_log_prob": ("value",),
     "smoothed_log_prob_pullback": ("parts",),
+    "project": ("parts",),
+    "project_jvp": ("parts",),
 }
 # How many groups of part tensors a function takes, where it is not the scores alone.
 GROUPS = {
@@ -68,6 +74,7 @@ GROUPS = {
     "smoothed_marginals_jvp": 2,
     "smoothed_log_prob": 2,
     "smoothed_log_prob_pullback": 2,
+    "project_jvp": 2,
 }
 # What a question adds to the fields of the structure.
 EXTRAS = ("k", "noise", "alpha", "gamma", "d_value")
@@ -105,6 +112,8 @@ class AbstractStructure(ABC):
     Parts: ClassVar[Any] = None
     # Rooms that are no structures of their own and are reached through this one.
     fronted: ClassVar[tuple[str, ...]] = ()
+    # Functions that cannot be had for a mathematical reason: why, and what to ask instead.
+    intractable: ClassVar[dict[str, str]] = {}
     registry: ClassVar[dict[str, "type[AbstractStructure]"]] = {}
 
     def __init_subclass__(cls) -> None:

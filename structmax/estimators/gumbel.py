@@ -9,13 +9,7 @@ from torch import Tensor
 
 from structmax import check
 from structmax.inference.entmax import entmax
-
-
-def gumbel_like(scores: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Standard Gumbel noise −log E with E = −log(1 − U) exponential, drawn in float32 or wider, never infinite."""
-    wide = torch.promote_types(scores.dtype, torch.float32)
-    uniform = torch.rand(scores.shape, generator=generator, dtype=wide, device=scores.device)
-    return -(-torch.log1p(-uniform)).clamp_min(torch.finfo(wide).eps / 4).log()
+from structmax.numerics.noise import gumbel_like
 
 
 def gumbel_entmax(

@@ -19,12 +19,12 @@ from structmax import check
 from structmax.contract import AbstractStructure, Scores
 from structmax.inference.log_partition import LOG_PARTITION
 from structmax.inference.potential import Potential, point, value
-from structmax.inference.question import Asked, front, inner, per_instance, without_infinities
+from structmax.inference.question import Asked, countable, front, inner, per_instance
 
 
 def _expected(scores: tuple[Tensor, ...], mu: tuple[Tensor, ...], structure: AbstractStructure) -> Tensor:
     """⟨θ, μ⟩ with 0 · −inf = 0; −inf where μ gives mass to a forbidden part."""
-    expected = inner(without_infinities(scores), mu, structure)
+    expected = inner(countable(scores, mu), mu, structure)
     forbidden = tuple(s.isneginf() & (m > 0) for s, m in zip(scores, mu, strict=True))
     broken = [f.any(-1) for f in per_instance(forbidden, structure)]
     return expected.masked_fill(torch.stack(broken).any(0), -math.inf)
@@ -53,7 +53,7 @@ def entropy(scores: Scores, structure: AbstractStructure, *, backend: str = "aut
     """
     tensors, asked = front(scores, structure, backend)
     mu = point(asked, LOG_PARTITION, tensors)
-    return _feasible(value(asked, LOG_PARTITION, tensors)) - inner(without_infinities(tensors), mu, structure)
+    return _feasible(value(asked, LOG_PARTITION, tensors)) - inner(countable(tensors, mu), mu, structure)
 
 
 def cross_entropy(p: Scores, q: Scores, structure: AbstractStructure, *, backend: str = "auto") -> Tensor:

@@ -83,6 +83,8 @@ def scaled(weight: Tensor, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(weight.reshape(*weight.shape, *(1,) * (part.dim() - weight.dim())) * part for part in parts)
 
 
-def without_infinities(parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """−inf scores replaced by 0: they only ever meet marginals that are 0, and 0 · −inf should count as 0."""
-    return tuple(part.masked_fill(part.isneginf(), 0.0) for part in parts)
+def countable(scores: tuple[Tensor, ...], parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Scores to multiply with parts: 0 for −inf, and for whatever padding holds where the part is 0."""
+    return tuple(
+        s.masked_fill(s.isneginf() | ((part == 0) & ~s.isfinite()), 0.0) for s, part in zip(scores, parts, strict=True)
+    )

@@ -7,7 +7,7 @@ from torch.autograd import Function
 
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
-from structmax.inference.question import Asked, front, inner, scaled, without_infinities
+from structmax.inference.question import Asked, countable, front, inner, scaled
 from structmax.inference.rule import rule
 
 
@@ -42,7 +42,7 @@ class Best(Function):
         structure = ctx.asked.structure
         batch = tangents[0].dim() - structure.event_dim
         lifted = tuple(t.unsqueeze(batch) for t in tangents)
-        return inner(ctx.saved_tensors, without_infinities(lifted), structure), *(None,) * len(tangents)
+        return inner(ctx.saved_tensors, countable(lifted, ctx.saved_tensors), structure), *(None,) * len(tangents)
 
 
 best_rule = rule(Best)

@@ -1,0 +1,94 @@
+"""The laws every structure obeys, with brute-force enumeration as the judge.
+
+`check_structure` holds a structure to all of them; ours are held to them in the same way. A law asserts inside itself
+and names what broke. A law that asks what the structure refuses to answer is left out of the report.
+"""
+
+import itertools
+from collections.abc import Callable
+
+from structmax import backends
+from structmax.contract import AbstractStructure
+from structmax.testing.case import Case, MakeScores, same
+from structmax.testing.chance import law_sample, law_sample_without_replacement
+from structmax.testing.derivatives import law_agrees_with_reference, law_gradients, law_transforms
+from structmax.testing.forms import law_codec, law_dtypes, law_padding, law_shapes
+from structmax.testing.projection import law_project, law_project_gradients
+from structmax.testing.smoothing import law_smoothed, law_smoothed_gradients
+from structmax.testing.values import (
+    law_argmax,
+    law_counts,
+    law_entropies,
+    law_given,
+    law_log_partition,
+    law_marginals,
+    law_max_marginals,
+    law_topk,
+)
+
+__all__ = ["LAWS", "Case", "applicable", "check_structure", "same"]
+
+LAWS: dict[Callable[[Case, str], None], tuple[str, ...]] = {
+    law_log_partition: ("log_partition",),
+    law_marginals: ("marginals",),
+    law_argmax: ("argmax",),
+    law_topk: ("topk",),
+    law_max_marginals: ("max_marginals",),
+    law_entropies: ("log_partition", "marginals", "marginals_jvp"),
+    law_sample: ("sample",),
+    law_sample_without_replacement: ("sample_without_replacement",),
+    law_given: ("given_log_partition", "given_marginals_jvp"),
+    law_smoothed: ("smoothed", "smoothed_and_marginals", "smoothed_sample", "smoothed_log_prob"),
+    law_smoothed_gradients: ("smoothed", "smoothed_marginals_jvp", "smoothed_log_prob_pullback"),
+    law_counts: ("log_partition",),
+    law_project: ("project",),
+    law_project_gradients: ("project", "project_jvp"),
+    law_padding: ("argmax",),
+    law_gradients: ("log_partition", "marginals", "marginals_jvp"),
+    law_shapes: ("argmax",),
+    law_dtypes: ("argmax",),
+    law_agrees_with_reference: ("log_partition", "marginals", "marginals_jvp"),
+    law_transforms: ("log_partition", "marginals", "marginals_jvp"),
+    law_codec: (),
+}
+"""Each law, and the questions it asks."""
+
+
+def applicable(case: Case) -> list[tuple[Callable[[Case, str], None], str]]:
+    """The laws this structure can be held to, with each backend that answers all the law asks."""
+    pairs = itertools.product(LAWS, backends.BACKENDS)
+    return [
+        (law, engine)
+        for law, engine in pairs
+        if all(case.answers(name, engine) for name in LAWS[law]) and (LAWS[law] or engine == "reference")
+    ]
+
+
+def check_structure(structure: AbstractStructure, make_scores: MakeScores) -> list[str]:
+    """Holds a structure, yours or ours, to every law it can answer for; raises an AssertionError that says what broke.
+
+    Args:
+        structure: an instance, small enough to enumerate (some hundred members).
+        make_scores: `make_scores(generator, dtype)` draws scores with at least one batch dimension.
+
+    Returns:
+        The laws that held, as "law on backend". What the structure refuses to answer is not among them.
+
+    Example:
+        >>> import torch, structmax
+        >>> from structmax.testing import check_structure
+        >>> held = check_structure(
+        ...     structmax.Simplex(), lambda generator, dtype: torch.randn(3, 4, generator=generator, dtype=dtype)
+        ... )
+        >>> "law_argmax on reference" in held
+        True
+    """
+    case = Case(structure, make_scores)
+    held = []
+    for law, backend in applicable(case):
+        try:
+            law(case, backend)
+        except AssertionError as error:
+            raise AssertionError(f"{type(structure).__name__} breaks {law.__name__} on {backend}: {error}") from error
+        held.append(f"{law.__name__} on {backend}")
+    return held
