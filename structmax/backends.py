@@ -24,6 +24,7 @@ from torch.autograd import forward_ad
 
 from structmax import check
 from structmax.contract import GROUPS, RETURNS, AbstractStructure, by_autograd, by_recursion
+from structmax.numerics import active_set
 
 log = logging.getLogger("structmax")
 
@@ -74,33 +75,31 @@ def function(room: str, name: str, backend: str) -> Callable[..., Any] | None:
         found = source(name) or _composed(source, name)
         if found:
             return found
-    return None
+    return _by_oracle(room, backend) if name == "sparsemap" else None
+
+
+def _by_oracle(room: str, backend: str) -> Callable[..., Any] | None:
+    """The sparse map by calls of `argmax`, which may return zeros for the empty structure or for want of any."""
+    argmax, topk, log_partition = (function(room, name, backend) for name in ("argmax", "topk", "log_partition"))
+    if argmax is None:
+        return None
+
+    def is_feasible(*scores: Tensor, **fields: Any) -> Tensor:
+        value = topk(*scores, k=1, **fields)[0][:, 0] if topk else _listed(log_partition(*scores, **fields))[0]
+        return value > -torch.inf
+
+    return functools.partial(active_set.sparsemap, argmax, is_feasible if topk or log_partition else None)
 
 
 def _sources(room: str, backend: str) -> Iterator[Callable[[str], Callable[..., Any] | None]]:
     """Where a function may come from, by its name: the room's own file first, then what its reference implies."""
     holder, reference = _holder(room, backend), _holder(room, "reference")
     yield lambda name: getattr(holder, name, None)
-    if hasattr(reference, "requiring"):
-        yield functools.partial(_given, room, backend, reference.requiring)
     if hasattr(reference, "recursion"):
         for module in ENGINES.get(backend, ()):
             yield functools.partial(_from_engine, reference, _file(module))
     elif backend == "reference" and hasattr(reference, "log_partition"):
         yield {"log_partition": reference.log_partition, **by_autograd(reference.log_partition)}.get
-
-
-def _given(room: str, backend: str, requiring: Callable[..., Any], name: str) -> Callable[..., Any] | None:
-    """What is asked of the structures that have the required parts, asked of the scores that leave no others."""
-    answer = function(room, name.removeprefix("given_"), backend) if name.startswith("given_") else None
-    if answer is None:
-        return None
-
-    def given(*tensors: Tensor, **fields: Any) -> Any:
-        two = 2 * len(tensors) // GROUPS[name]
-        return answer(*_listed(requiring(*tensors[:two], **fields)), *tensors[two:], **fields)
-
-    return given
 
 
 def _from_engine(reference: Any, engine: Any, name: str) -> Callable[..., Any] | None:

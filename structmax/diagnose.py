@@ -8,6 +8,7 @@ from torch import Tensor
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
 from structmax.inference.log_partition import log_partition
+from structmax.inference.topk import topk
 from structmax.structures.simplex import Simplex
 
 
@@ -56,8 +57,15 @@ def diagnose(scores: Scores, structure: AbstractStructure | None = None) -> Diag
         name = structure.Parts._fields[position] if structure.Parts else "scores"  # type: ignore[attr-defined]
         facts |= _look(name, tensor, problems)
     if not any("NaN" in problem for problem in problems):
-        problems += _infeasible(log_partition(scores, structure))
+        problems += _infeasible(_value(scores, structure))
     return Diagnosis(facts, problems)
+
+
+def _value(scores: Scores, structure: AbstractStructure) -> Tensor:
+    """−inf where nothing is feasible."""
+    if "log_partition" in structure.intractable:
+        return topk(scores, structure, 1).values[0]
+    return log_partition(scores, structure)
 
 
 def _look(name: str, tensor: Tensor, problems: list[str]) -> dict[str, str]:

@@ -65,3 +65,12 @@ def test_it_refuses_what_the_questions_refuse() -> None:
         diagnose(torch.zeros(3, dtype=torch.int64))
     with pytest.raises(ValueError, match="n ≥ 1"):
         diagnose(torch.zeros(3, 0))
+
+
+def test_a_structure_whose_sums_are_refused():
+    scores = torch.zeros(2, 3, 3)
+    assert structmax.diagnose(scores, structmax.Matching())
+    scores[1, 0] = -torch.inf
+    found = structmax.diagnose(scores, structmax.Matching())
+    assert not found
+    assert "1 of 2 instances should have a feasible structure" in str(found)

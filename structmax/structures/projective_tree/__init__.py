@@ -4,15 +4,15 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
+from structmax.numerics.arcs import ArcConventions, check_arcs, decode_arcs, encode_arcs
 
 
 @dataclass(frozen=True)
-class ProjectiveTree(AbstractStructure):
+class ProjectiveTree(ArcConventions, AbstractStructure):
     """Projective dependency trees over N words: every word has one head, another word or the root, and no arcs cross.
 
     Scores arc (…, N + 1, N + 1), or (…, N + 1, N + 1, L) for `labelled` arcs: arc[h, m] is the score of h as the head
@@ -59,24 +59,10 @@ class ProjectiveTree(AbstractStructure):
         return 3 if self.labelled else 2
 
     def check(self, scores: Scores) -> None:
-        shape = "(…, N + 1, N + 1, L)" if self.labelled else "(…, N + 1, N + 1)"
-        if not isinstance(scores, Tensor):
-            raise TypeError(
-                f"`scores` of a ProjectiveTree should be one tensor {shape}, but are a {type(scores).__name__}."
-            )
-        if not self._fits(scores, self.labelled):
-            other = f" Try labelled={not self.labelled}." if self._fits(scores, not self.labelled) else ""
-            raise ValueError(
-                f"`scores` of a ProjectiveTree with labelled={self.labelled} should have shape {shape}, row 0 for the "
-                f"root and N words, but have {tuple(scores.shape)}.{other}"
-            )
+        check_arcs("ProjectiveTree", scores, self.labelled, "N + 1", "row 0 for the root and N words")
+        assert isinstance(scores, Tensor)
         words = scores.shape[-2 - self.labelled] - 1
         check.lengths("lengths", self.lengths, self.batch_shape(scores), words, "words without the root")
-
-    @staticmethod
-    def _fits(scores: Tensor, labelled: bool) -> bool:
-        event = scores.shape[-2 - labelled :]
-        return len(event) == 2 + labelled and event[0] == event[1] >= 1 and event[-1] >= 1
 
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
         words = tensors[0].shape[-2 - self.labelled] - 1
@@ -120,29 +106,10 @@ class ProjectiveTree(AbstractStructure):
         With labels: heads and labels, both (…, N).
         """
         (tensor,) = self.tensors(parts)
-        arc = (tensor.sum(-1) if self.labelled else tensor)[..., 1:]
-        some = arc.sum(-2) > 0
-        heads = torch.where(some, arc.argmax(-2), -1)
-        if not self.labelled:
-            return heads
-        return heads, torch.where(some, tensor.sum(-3)[..., 1:, :].argmax(-1), -1)
+        return decode_arcs(tensor, self.labelled)
 
     def encode(  # type: ignore[override]
         self, heads: Tensor, labels: Tensor | None = None, count: int | None = None
     ) -> Tensor:
         """Parts (…, N + 1, N + 1) of heads (…, N). With labels (…, N), of which `count` there are: a last dimension."""
-        arc = self._one_hot(heads, heads.shape[-1] + 1).transpose(-1, -2)
-        if not self.labelled:
-            return arc
-        if labels is None or count is None:
-            raise ValueError(
-                "`encode` of labelled trees should be given heads, labels and how many labels there are. "
-                "Try `encode(heads, labels, count)`."
-            )
-        return arc.unsqueeze(-1) * self._one_hot(labels, count).unsqueeze(-3)
-
-    @staticmethod
-    def _one_hot(index: Tensor, size: int) -> Tensor:
-        """Row m has a 1 at index[m − 1], row 0 and rows of −1 have none: (…, N + 1, size)."""
-        rows = torch.nn.functional.pad(index, (1, 0), value=-1)
-        return (rows.unsqueeze(-1) == torch.arange(size, device=index.device)).to(torch.get_default_dtype())
+        return encode_arcs(heads, self.labelled, labels, count)

@@ -289,3 +289,13 @@ def marginals(x: Tensor) -> Tensor:
 def marginals_jvp(x: Tensor, v: Tensor) -> Tensor:
     """p · (v − ⟨p, v⟩) with p = softmax x: (B, n)."""
     return entmax_pullback(entmax(x, 1.0), v, 1.0)
+
+
+def project(x: Tensor) -> Tensor:
+    """sparsemax x: (B, n)."""
+    return entmax(x, 2.0)
+
+
+def project_jvp(point: Tensor, tangent: Tensor) -> Tensor:
+    """The tangent less its mean over the support: (B, n)."""
+    return entmax_pullback(point, tangent, 2.0)

@@ -455,3 +455,13 @@ def marginals(x: Tensor) -> Tensor:
 def marginals_jvp(x: Tensor, tangent: Tensor) -> Tensor:
     """p (t − ⟨p, t⟩) with p = softmax(x): (B, n)."""
     return entmax_pullback(marginals(x), tangent, 1.0)
+
+
+def project(x: Tensor) -> Tensor:
+    """sparsemax(x): (B, n)."""
+    return entmax(x, 2.0)
+
+
+def project_jvp(point: Tensor, tangent: Tensor) -> Tensor:
+    """The tangent less its mean over the support: (B, n)."""
+    return entmax_pullback(point, tangent, 2.0)

@@ -243,6 +243,14 @@ def marginals_jvp(x: Tensor, tangent: Tensor) -> Tensor:
     return entmax_pullback(entmax(x, 1.0), tangent, 1.0)
 
 
+def project(x: Tensor) -> Tensor:
+    return entmax(x, 2.0)
+
+
+def project_jvp(point: Tensor, tangent: Tensor) -> Tensor:
+    return entmax_pullback(point, tangent, 2.0)
+
+
 def max_marginals(x: Tensor) -> Tensor:
     return x.clone()
 

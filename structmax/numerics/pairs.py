@@ -1,0 +1,90 @@
+"""What the structures made of pairs share: the set of matchings, and how people read one."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from structmax import check
+from structmax.contract import AbstractStructure, Scores
+
+
+@dataclass(frozen=True)
+class AbstractMatching(AbstractStructure):
+    """Matchings of N rows with M columns. What it takes to answer questions about them is left to the rooms."""
+
+    rows: Tensor | None = None
+    columns: Tensor | None = None
+    partial: bool = field(default=False, kw_only=True)
+
+    event_dim: ClassVar[int] = 2  # type: ignore[misc]
+    per_instance: ClassVar[tuple[str, ...]] = ("rows", "columns")
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.partial, bool):
+            raise TypeError(
+                f"`partial` should be True (anything may stay single) or False (the smaller side is matched entirely), "
+                f"but is {self.partial!r}."
+            )
+
+    def check(self, scores: Scores) -> None:
+        name = type(self).__name__
+        if not isinstance(scores, Tensor):
+            raise TypeError(
+                f"`scores` of a {name} should be one tensor (…, N, M), one for each pair of a row and a column, "
+                f"but are a {type(scores).__name__}."
+            )
+        if scores.dim() < 2:
+            raise ValueError(f"`scores` of a {name} should have shape (…, N, M), but have {tuple(scores.shape)}.")
+        *batch, N, M = scores.shape
+        check.lengths("rows", self.rows, batch, N, "rows")
+        check.lengths("columns", self.columns, batch, M, "columns")
+
+    def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
+        N, M = tensors[0].shape[-2:]
+        return {
+            "rows": self.expanded("rows", tensors, default=N),
+            "columns": self.expanded("columns", tensors, default=M),
+            "partial": self.partial,
+        }
+
+    def enumerate(self, scores: Scores) -> Tensor:
+        (x,) = self.tensors(scores)
+        N, M = x.shape
+        n = N if self.rows is None else int(self.rows)
+        m = M if self.columns is None else int(self.columns)
+        fewest = 0 if self.partial else min(n, m)
+        members = [pairs for pairs in _injections(n, m) if len(pairs) >= fewest]
+        out = x.new_zeros(len(members), N, M)
+        for member, pairs in zip(out, members, strict=True):
+            for i, j in pairs:
+                member[i, j] = 1
+        return out
+
+    def decode(self, parts: Scores) -> Tensor:
+        """The column of each row, −1 where it is single or past its length: (…, N)."""
+        (tensor,) = self.tensors(parts)
+        if tensor.shape[-1] == 0:
+            return torch.full(tensor.shape[:-1], -1, device=tensor.device)
+        some, column = (tensor > 0).max(-1)
+        return torch.where(some, column, -1)
+
+    def encode(self, columns: Tensor, count: int) -> Tensor:  # type: ignore[override]
+        """Parts (…, N, count) of the column of each row (…, N), −1 for none; `count` columns there are."""
+        check.whole_numbers("columns", columns)
+        return (columns.unsqueeze(-1) == torch.arange(count, device=columns.device)).to(torch.get_default_dtype())
+
+
+def _injections(n: int, m: int, taken: tuple[int, ...] = ()) -> Iterator[list[tuple[int, int]]]:
+    """Every matching of rows 0 … n − 1 with columns that are not taken, as a list of pairs."""
+    if n == 0:
+        yield []
+        return
+    for rest in _injections(n - 1, m, taken):
+        yield rest
+    for j in range(m):
+        if j not in taken:
+            for rest in _injections(n - 1, m, (*taken, j)):
+                yield [*rest, (n - 1, j)]
