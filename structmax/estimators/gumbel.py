@@ -1,4 +1,4 @@
-"""Relaxed and hard categorical samples by Gumbel noise.
+"""Relaxed and hard samples of one item, or of k, by Gumbel noise.
 
 argmax(x + G), with G of independent standard Gumbels, is an exact draw from softmax(x). Replacing the argmax by a
 mapping relaxes it; `hard` takes the argmax forward and the mapping's gradient backward (straight-through).
@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 
 from structmax import check
+from structmax.inference.argmax import argmax
 from structmax.inference.entmax import entmax
+from structmax.inference.log_partition import marginals
 from structmax.numerics.noise import gumbel_like
+from structmax.structures.subset import Subset
 
 
 def gumbel_entmax(
@@ -106,3 +109,47 @@ def gumbel_sparsemax(
     return gumbel_entmax(
         scores, 2.0, temperature, hard, dim, mask=mask, lengths=lengths, generator=generator, backend=backend
     )
+
+
+def gumbel_topk(
+    scores: Tensor,
+    k: int,
+    temperature: float = 1.0,
+    hard: bool = False,
+    *,
+    lengths: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """A relaxed draw of k distinct items: marginals of the k-subsets at scores (x + G) / temperature.
+
+    The k largest of x + G are k draws from softmax(x) without replacement (Gumbel-top-k). `hard` returns them, with the
+    gradient of the relaxed draw.
+
+    Args:
+        scores: x (…, n); −inf forbids an item.
+        k: how many items.
+        temperature: a number > 0; the draw tends to k ones as it falls.
+        hard: return the k-hot argmax of x + G.
+        lengths: how many leading items each instance has.
+        generator: source of chance.
+        backend: "auto", "numba", "triton" or "reference".
+
+    Returns:
+        Shape and dtype of the scores, each row summing to k; zeros where fewer than k items may be used.
+
+    Example:
+        >>> import torch, structmax
+        >>> g = torch.Generator().manual_seed(0)
+        >>> structmax.gumbel_topk(torch.zeros(5), 2, generator=g).sum()
+        tensor(2.)
+
+    Reference: Kool, van Hoof & Welling 2019, https://arxiv.org/abs/1903.06059; Xie & Ermon 2019, https://arxiv.org/abs/1901.10517.
+    """
+    check.positive("temperature", temperature)
+    subsets = Subset(k, lengths=lengths)
+    perturbed = scores + gumbel_like(scores, generator).to(scores.dtype)
+    soft = marginals(perturbed / temperature, subsets, backend=backend)
+    if not hard:
+        return soft
+    return argmax(perturbed.detach(), subsets, backend=backend) + (soft - soft.detach())

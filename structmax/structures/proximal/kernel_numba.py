@@ -11,6 +11,7 @@ from torch import Tensor
 
 from structmax.contract import returns
 from structmax.numerics.kernel_numba import compiled, over_rows
+from structmax.structures.proximal.kernel_numba_isotonic import isotonic_groups as isotonic_groups
 from structmax.structures.proximal.kernel_numba_oscar import oscar_rows
 from structmax.structures.proximal.kernel_numba_row import SLACK, count, extent, sort_descending, sort_scratch
 

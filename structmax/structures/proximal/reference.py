@@ -167,6 +167,26 @@ def prox_oscar(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
     return _restore(torch.where(kept | ~sound, x, -math.inf), order, mean + origin, blocks, sound)
 
 
+@returns("parts:int32")
+def isotonic_groups(x: Tensor, weights: Tensor, scale: float) -> Tensor:
+    """The blocks of the non-increasing sequence nearest to scale · x − weights: (B, n) int32, numbered from the left.
+
+    Neighbouring blocks are pooled while the right one has the greater mean.
+    """
+    groups = torch.empty_like(x, dtype=torch.int32)
+    for out, row in zip(groups, (scale * x.double() - weights.double()).tolist(), strict=True):
+        blocks: list[tuple[float, int]] = []
+        for value in row:
+            total, size = value, 1
+            while blocks and blocks[-1][0] * size < total * blocks[-1][1]:
+                before, count = blocks.pop()
+                total, size = total + before, size + count
+            blocks.append((total, size))
+        numbers = [number for number, (_, size) in enumerate(blocks) for _ in range(size)]
+        out.copy_(torch.tensor(numbers, dtype=torch.int32))
+    return groups
+
+
 @returns("parts")
 def group_mean(v: Tensor, groups: Tensor, signs: Tensor | None = None) -> Tensor:
     """sᵢ · mean of sⱼ vⱼ over the group of i, 0 outside every group: (B, n). Symmetric: pullback and pushforward.
@@ -189,3 +209,4 @@ def examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any
     groups = torch.zeros_like(x, dtype=torch.int32)
     yield "group_mean", (x, groups), {}
     yield "group_mean", (x, groups), {"signs": x}
+    yield "isotonic_groups", (x,), {"weights": torch.zeros_like(x), "scale": 1.0}

@@ -1,0 +1,64 @@
+"""Matchings of two sides: assignments, rectangular and partial ones."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from structmax.numerics.pairs import AbstractMatching
+
+_PERMANENT = (
+    "the partition function of matchings is a permanent, which nobody can compute fast (#P-hard). Try `sinkhorn`, its "
+    "entropic relaxation, `sparse_marginals`, `perturb_and_map`, or `SmallMatching`, exact up to 12 on one side."
+)
+_OF_THE_PERMANENT = (
+    "log_partition",
+    "marginals",
+    "log_partition_and_marginals",
+    "marginals_jvp",
+    "sample",
+    "sample_without_replacement",
+    "given_log_partition",
+    "given_log_partition_and_marginals",
+    "given_marginals_jvp",
+    "smoothed",
+    "smoothed_and_marginals",
+    "smoothed_marginals_jvp",
+    "smoothed_sample",
+    "smoothed_log_prob",
+    "smoothed_log_prob_pullback",
+)
+
+
+@dataclass(frozen=True)
+class Matching(AbstractMatching):
+    """Matchings of N rows with M columns: sets of pairs in which no row and no column occurs twice.
+
+    Scores (…, N, M), one for each pair. Every member matches the smaller side entirely, min(N, M) pairs, so that square
+    scores choose a permutation (the assignment problem). With `partial` any number of pairs will do: a row or column
+    that stays single scores 0, and a pair of negative score is never worth while.
+
+    The best matchings are found exactly, in O(N² M). Sums over matchings are permanents and are refused: `sinkhorn`
+    and `sparse_marginals` relax them, and `SmallMatching` computes them where one side has 12 items or fewer.
+
+    Args:
+        rows: the true N of each instance, at most N; integers that broadcast to the batch.
+        columns: the true M of each instance.
+        partial: whether anything may stay single.
+
+    Example:
+        >>> import torch, structmax
+        >>> scores = torch.tensor([[3.0, 2.0, -1.0], [4.0, 1.0, -2.0]])
+        >>> structure = structmax.Matching()
+        >>> best = structmax.argmax(scores, structure)
+        >>> best
+        tensor([[0., 1., 0.],
+                [1., 0., 0.]])
+        >>> structure.decode(best)
+        tensor([1, 0])
+
+    References:
+        Kuhn 1955, The Hungarian method for the assignment problem. Jonker and Volgenant 1987, A shortest augmenting
+        path algorithm for dense and sparse linear assignment problems. Murty 1968, An algorithm for ranking all the
+        assignments in order of increasing cost.
+    """
+
+    intractable: ClassVar[dict[str, str]] = dict.fromkeys(_OF_THE_PERMANENT, _PERMANENT)

@@ -1,0 +1,137 @@
+"""Soft sorting and ranking: projections onto permutahedra, their limits, ties and gradients."""
+
+import itertools
+
+import pytest
+import torch
+from scipy.stats import rankdata
+from torch.autograd import gradcheck, gradgradcheck
+
+import structmax
+from structmax import L2, Entropy
+
+BACKENDS = ("numba", "reference")
+on_each_backend = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def nearest_of_hull(z, points):
+    """The nearest point to z in the hull of `points` (m, n): the best of all its simplices."""
+    best, found = float("inf"), None
+    for size in range(1, len(z) + 1):
+        for chosen in itertools.combinations(range(len(points)), size):
+            p = points[list(chosen)]
+            gram = torch.zeros(size + 1, size + 1, dtype=z.dtype)
+            gram[:size, :size], gram[:size, size], gram[size, :size] = p @ p.T, 1, 1
+            right = torch.cat([p @ z, torch.ones(1, dtype=z.dtype)])
+            weights = (torch.linalg.pinv(gram) @ right)[:size]
+            if (weights < -1e-9).any() or abs(weights.sum() - 1) > 1e-9:
+                continue
+            gap = ((weights @ p - z) ** 2).sum().item()
+            if gap < best:
+                best, found = gap, weights @ p
+    return found
+
+
+@on_each_backend
+def test_ranks_and_sorted_values_are_nearest_points_of_permutahedra(backend):
+    ranks = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    for x, gamma in itertools.product(normal(6, 3), (0.3, 1.0, 3.0)):
+        hull = torch.stack([ranks[list(order)] for order in itertools.permutations(range(3))])
+        got = structmax.soft_rank(x, L2(gamma), backend=backend)
+        torch.testing.assert_close(got, nearest_of_hull(x / gamma, hull), rtol=0, atol=1e-9)
+        hull = torch.stack([x[list(order)] for order in itertools.permutations(range(3))])
+        got = structmax.soft_sort(x, L2(gamma), backend=backend)
+        torch.testing.assert_close(got, nearest_of_hull(ranks / gamma, hull), rtol=0, atol=1e-9)
+
+
+@on_each_backend
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("omega", [L2, Entropy])
+def test_small_gamma_is_exact(backend, descending, omega):
+    x = torch.stack([torch.randperm(7, generator=torch.Generator().manual_seed(s)).double() for s in range(4)])
+    x = x * 0.3 - 1
+    how = {"descending": descending, "backend": backend}
+    ordered = x.sort(dim=-1, descending=descending).values
+    torch.testing.assert_close(structmax.soft_sort(x, omega(0.003), **how), ordered, rtol=0, atol=1e-9)
+    ranks = torch.as_tensor(rankdata(-x if descending else x, axis=-1))
+    torch.testing.assert_close(structmax.soft_rank(x, omega(0.003), **how), ranks, rtol=0, atol=1e-9)
+    p = structmax.soft_permutation(x, omega(0.003), **how)
+    torch.testing.assert_close((p @ x.unsqueeze(-1)).squeeze(-1), ordered, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("omega", [L2, Entropy])
+def test_large_gamma_is_the_mean_and_ties_share(omega):
+    x = normal(3, 6)
+    flat = torch.full_like(x, 3.5)
+    torch.testing.assert_close(structmax.soft_rank(x, omega(1e7)), flat, rtol=0, atol=1e-5)
+    mean = x.mean(-1, keepdim=True).expand_as(x)
+    torch.testing.assert_close(structmax.soft_sort(x, omega(1e7)), mean, rtol=0, atol=1e-5)
+    tied = torch.tensor([2.0, 5.0, 2.0, 2.0, 9.0, 5.0], dtype=torch.float64)
+    ranks = torch.as_tensor(rankdata(tied.numpy()))
+    torch.testing.assert_close(structmax.soft_rank(tied, omega(0.01)), ranks, rtol=0, atol=1e-9)
+    torch.testing.assert_close(structmax.soft_sort(tied, omega(0.01)), tied.sort().values, rtol=0, atol=1e-9)
+
+
+def test_tiny_gamma_in_float32_is_exact():
+    x = normal(5, 300).float()
+    assert torch.equal(structmax.soft_rank(x, L2(1e-9)), torch.as_tensor(rankdata(x, axis=-1)).float())
+    assert torch.equal(structmax.soft_sort(x, L2(1e-9)), x.sort().values)
+
+
+def test_sums_are_kept_and_long_rows_agree_with_the_reference():
+    x = normal(4, 400)
+    for gamma in (0.01, 0.3, 10.0):
+        for ask in (structmax.soft_rank, structmax.soft_sort):
+            got, want = ask(x, L2(gamma)), ask(x, L2(gamma), backend="reference")
+            torch.testing.assert_close(got, want, rtol=0, atol=1e-10)
+        total = torch.full((4,), 400 * 401 / 2, dtype=torch.float64)
+        torch.testing.assert_close(structmax.soft_rank(x, L2(gamma)).sum(-1), total)
+        torch.testing.assert_close(structmax.soft_sort(x, L2(gamma)).sum(-1), x.sum(-1))
+
+
+def test_soft_permutations_are_doubly_stochastic():
+    x = normal(2, 3, 6)
+    for omega in (L2(0.5), Entropy(0.5)):
+        p = structmax.soft_permutation(x, omega)
+        for dim in (-1, -2):
+            torch.testing.assert_close(p.sum(dim), torch.ones(2, 3, 6, dtype=torch.float64), rtol=0, atol=1e-8)
+    assert (structmax.soft_permutation(x, L2(0.5)) == 0).any()
+
+
+@on_each_backend
+@pytest.mark.parametrize("ask", [structmax.soft_rank, structmax.soft_sort, structmax.soft_permutation])
+@pytest.mark.parametrize("omega", [L2(0.5), L2(2.0), Entropy(0.7)])
+def test_gradients(ask, omega, backend):
+    x = normal(2, 4, seed=3).requires_grad_()
+    gradcheck(lambda t: ask(t, omega, backend=backend), (x,), check_forward_ad=True)
+    if isinstance(omega, Entropy):
+        gradgradcheck(lambda t: ask(t, omega, backend=backend), (x,))
+
+
+def test_transforms_and_compile():
+    def total(x):
+        return (structmax.soft_rank(x, L2(0.7)) ** 2).sum() + (structmax.soft_sort(x, L2(0.7)) ** 3).sum()
+
+    x = normal(4, 5)
+    each = torch.stack([torch.func.grad(total)(row) for row in x])
+    torch.testing.assert_close(torch.func.vmap(torch.func.grad(total))(x), each)
+    torch._dynamo.reset()
+    leaf = x.clone().requires_grad_()
+    compiled = torch.compile(total, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(torch.autograd.grad(compiled(leaf), leaf)[0], each)
+
+
+def test_dtypes_shapes_and_errors():
+    x = normal(2, 3, 5)
+    for ask in (structmax.soft_rank, structmax.soft_sort):
+        assert ask(x.half()).dtype == torch.float16
+        assert ask(x[:0]).shape == (0, 3, 5)
+        assert ask(x[0, 0, :1]).shape == (1,)
+        with pytest.raises(TypeError, match=r"`omega` should be L2\(gamma\) or Entropy\(gamma\), but is Tsallis"):
+            ask(x, structmax.Tsallis(1.5))
+        with pytest.raises(TypeError, match="but is L2 itself"):
+            ask(x, L2)
