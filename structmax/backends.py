@@ -85,8 +85,10 @@ def _by_oracle(room: str, backend: str) -> Callable[..., Any] | None:
         return None
 
     def is_feasible(*scores: Tensor, **fields: Any) -> Tensor:
-        value = topk(*scores, k=1, **fields)[0][:, 0] if topk else _listed(log_partition(*scores, **fields))[0]
-        return value > -torch.inf
+        if topk:
+            return topk(*scores, k=1, **fields)[0][:, 0] > -torch.inf
+        assert log_partition
+        return _listed(log_partition(*scores, **fields))[0] > -torch.inf
 
     return functools.partial(active_set.sparsemap, argmax, is_feasible if topk or log_partition else None)
 

@@ -20,13 +20,14 @@ Fields of the structure arrive as keywords.
 | `smoothed` … | `alpha`, `gamma` | the recursion with max_Ω: value, its gradient, walks and their probabilities |
 | `project` | | the nearest point of conv(Y), argmin ½‖μ − θ‖²: parts, exactly 0 outside the support |
 | `project_jvp` | `tangent` | its Jacobian, symmetric, at the point it returned (in place of the scores), times it |
+| `sparsemap` | `regularised` (B, P), `start` (B, S, L), `max_iter`, `tol` | see structures/sparse_support/README.md |
 
 Little has to be written. A dynamic program lists its hyperedges, `recursion(*scores, **fields)`, and all of these are
 answered from it, compiled (`by_recursion`); a kernel of the same name is for speed. `log_partition` alone, written in
-differentiable torch, supplies `marginals` and `marginals_jvp` (`by_autograd`). Where structures with given parts are
-those of other scores, `requiring(*scores, *required, **fields)` returns these scores, and answers all `given_`
-questions. A reference may offer `examples(scores)`, calls (name, tensors, fields) of all its functions: what `warm_up`
-compiles. A combinatorial algorithm that has no sensible form on a GPU is named in `ON_HOST` of kernel_numba.py.
+differentiable torch, supplies `marginals` and `marginals_jvp` (`by_autograd`). A reference may offer
+`examples(scores)`, calls (name, tensors, fields) of all its functions: what `warm_up` compiles. `sparsemap` needs
+nothing but `argmax`; a kernel of that name has the loop inside. A combinatorial algorithm that has no sensible form on
+a GPU is named in `ON_HOST` of kernel_numba.py.
 """
 
 import dataclasses
@@ -64,6 +65,7 @@ RETURNS: dict[str, tuple[str, ...]] = {
     "smoothed_log_prob_pullback": ("parts",),
     "project": ("parts",),
     "project_jvp": ("parts",),
+    "sparsemap": ("state",) * 8,
 }
 # How many groups of part tensors a function takes, where it is not the scores alone.
 GROUPS = {
@@ -77,7 +79,7 @@ GROUPS = {
     "project_jvp": 2,
 }
 # What a question adds to the fields of the structure.
-EXTRAS = ("k", "noise", "alpha", "gamma", "d_value")
+EXTRAS = ("k", "noise", "alpha", "gamma", "d_value", "regularised", "start", "max_iter", "tol")
 
 
 def returns(*kinds: str) -> Callable[[F], F]:
@@ -114,6 +116,8 @@ class AbstractStructure(ABC):
     fronted: ClassVar[tuple[str, ...]] = ()
     # Functions that cannot be had for a mathematical reason: why, and what to ask instead.
     intractable: ClassVar[dict[str, str]] = {}
+    # The names of the part tensors that ½‖μ‖² counts; None for all. What follows from them can stay free.
+    regularised: ClassVar[tuple[str, ...] | None] = None
     registry: ClassVar[dict[str, "type[AbstractStructure]"]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -147,6 +151,13 @@ class AbstractStructure(ABC):
     def noise_size(self, scores: Scores) -> int:
         """How many uniform numbers `sample` needs for one draw of one instance."""
         return 1
+
+    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        """Which parts some structure has, so that the rest is padding: bools that broadcast to the part tensors.
+
+        None, the default, where it takes a search.
+        """
+        return None
 
     def tensors(self, scores: Scores) -> tuple[Tensor, ...]:
         """The part tensors in order."""

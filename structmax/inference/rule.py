@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd import Function, forward_ad
 
 from structmax import backends
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def recorded(tensors: tuple[Tensor, ...]) -> bool:
@@ -18,6 +20,12 @@ def recorded(tensors: tuple[Tensor, ...]) -> bool:
     ):
         return True
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def constant(function: F) -> F:
+    """Lets a compiler take the answer as it is. torch.compiler's own mark would load the compiler with every import."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 def rule(function: type[Function]) -> Callable[..., Any]:

@@ -1,9 +1,9 @@
-"""The nearest point of conv(Y): argmin over μ in conv(Y) of ½‖μ − θ/t‖², where a room projects directly.
+"""The nearest point of conv(Y): argmin over μ in conv(Y) of ½‖μ − θ/t‖².
 
 It is the sparse middle between argmax and marginals: the mean of few structures, with all others at exactly 0. The
 projection onto a polytope is piecewise affine. On the face where the point lies its Jacobian J is the orthogonal
 projector onto the directions of that face: symmetric, so pullback and pushforward are one function, and constant, so
-the next derivative is 0.
+the next derivative is 0. Where a room does not project directly, it is the mean of what `sparsemap` finds.
 """
 
 from typing import Any
@@ -11,10 +11,11 @@ from typing import Any
 from torch import Tensor
 from torch.autograd import Function
 
-from structmax import check
+from structmax import backends, check
 from structmax.contract import AbstractStructure, Scores
 from structmax.inference.question import Asked, front
-from structmax.inference.rule import rule
+from structmax.inference.rule import constant, rule
+from structmax.inference.sparsemap import sparsemap
 
 
 class Projection(Function):
@@ -65,10 +66,19 @@ projection_rule = rule(Projection)
 projection_jvp_rule = rule(ProjectionJvp)
 
 
+@constant
+def _projects(room: str, device: str, backend: str) -> bool:
+    """Whether the room projects directly."""
+    reasons = backends.explain(room, "project", device)
+    return None in (reasons.values() if backend == "auto" else (reasons.get(backend),))
+
+
 def sparse_marginals(
     scores: Scores, structure: AbstractStructure, temperature: float = 1.0, *, backend: str = "auto"
 ) -> Any:
-    """argmax over μ in conv(Y) of ⟨θ, μ⟩ − temperature/2 ‖μ‖²: sparsemax of a structure.
+    """argmax over μ in conv(Y) of ⟨θ, μ⟩ − temperature/2 ‖μ_R‖²: sparsemax of a structure.
+
+    These are the `marginals` of `sparsemap`, where R is said, by the shortest way a structure knows; both are exact.
 
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
@@ -89,4 +99,6 @@ def sparse_marginals(
     """
     check.positive("temperature", temperature)
     tensors, asked = front(scores, structure, backend)
+    if not _projects(structure.room, tensors[0].device.type, backend):
+        return sparsemap(scores, structure, temperature=temperature, backend=backend).marginals
     return structure.parts(projection_rule(asked, *(tensor / temperature for tensor in tensors)))

@@ -21,10 +21,8 @@ def push(value, heap, held, n):
 
 
 @compiled()
-def pop(value, heap, held):
-    """Takes the best candidate out, of at least one; returns it and how many are left."""
-    best, held = heap[0], held - 1
-    n, place = heap[held], 0
+def _sink(value, heap, held, place):
+    n = heap[place]
     while True:
         below = 2 * place + 1
         if below >= held:
@@ -36,4 +34,19 @@ def pop(value, heap, held):
         heap[place] = heap[below]
         place = below
     heap[place] = n
+
+
+@compiled()
+def arrange(value, heap, held):
+    """Makes a heap of candidates in any order."""
+    for place in range(held // 2 - 1, -1, -1):
+        _sink(value, heap, held, place)
+
+
+@compiled()
+def pop(value, heap, held):
+    """Takes the best candidate out, of at least one; returns it and how many are left."""
+    best, held = heap[0], held - 1
+    heap[0] = heap[held]
+    _sink(value, heap, held, 0)
     return best, held

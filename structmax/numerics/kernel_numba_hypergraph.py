@@ -12,8 +12,10 @@ from typing import Any
 from torch import Tensor
 
 from structmax.numerics.kernel_numba import over_rows
+from structmax.numerics.kernel_numba_active_set import solve_rows
 from structmax.numerics.kernel_numba_hypergraph_best import max_marginals_rows, topk_rows
 from structmax.numerics.kernel_numba_hypergraph_passes import counts_jvp_rows, counts_rows
+from structmax.numerics.kernel_numba_hypergraph_sparsemap import most_parts, sparsemap_rows
 from structmax.numerics.kernel_numba_hypergraph_walks import (
     log_prob_rows,
     sample_rows,
@@ -127,6 +129,17 @@ def max_marginals(x: Tensor, **graph: Tensor) -> Tensor:
     """The score of the best member with the part, −inf if there is none: (B, P)."""
     (parts,) = _ask(max_marginals_rows, graph, (x,), x.new_empty(x.shape))
     return parts
+
+
+def sparsemap(
+    x: Tensor, *, regularised: Tensor, start: Tensor, max_iter: int, tol: float, **graph: Tensor
+) -> tuple[Tensor, ...]:
+    """The best mean of members under ⟨x, μ⟩ − ½‖μ_R‖², as a mixture of few."""
+    first, tails, parts = (graph[name].numpy() for name in ("first", "tails", "parts"))
+    arrays = x.numpy(), graph["goal"].numpy(), first, tails, parts
+    longest = most_parts((first, tails, parts))
+    work = len(x) * len(tails) * VISITS
+    return solve_rows(sparsemap_rows, arrays, longest, work, regularised, start, max_iter, tol)
 
 
 # --- each maximum of the recursion smoothed by γ Ω_α ----------------------------------------------------------------

@@ -8,6 +8,7 @@ rank raised by 1, yields them in order. Raising only ranks after which all are 0
 import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba_heap import arrange, pop, push
 from structmax.numerics.kernel_numba_hypergraph_passes import (
     add_up,
     copy,
@@ -47,37 +48,6 @@ def _measure(graph, score, nodes, k, size, begin):
 
 
 @compiled()
-def _better(value, n, m):
-    # the earlier of equals
-    return value[n] > value[m] or (value[n] == value[m] and n < m)
-
-
-@compiled()
-def _sink(value, heap, size, place):
-    n = heap[place]
-    while True:
-        below = 2 * place + 1
-        if below >= size:
-            break
-        if below + 1 < size and _better(value, heap[below + 1], heap[below]):
-            below += 1
-        if not _better(value, heap[below], n):
-            break
-        heap[place] = heap[below]
-        place = below
-    heap[place] = n
-
-
-@compiled()
-def _rise(value, heap, place):
-    n = heap[place]
-    while place > 0 and _better(value, n, heap[(place - 1) // 2]):
-        heap[place] = heap[(place - 1) // 2]
-        place = (place - 1) // 2
-    heap[place] = n
-
-
-@compiled()
 def _fill_list(graph, score, s, v, size, begin, lists, found, heap):
     """The list of v, whose edges score s, from those of its tails."""
     first, tails, parts = graph
@@ -91,17 +61,13 @@ def _fill_list(graph, score, s, v, size, begin, lists, found, heap):
                 rank[count, j] = 0
             count += 1
     held = count
-    for place in range(held // 2 - 1, -1, -1):
-        _sink(value, heap, held, place)
+    arrange(value, heap, held)
     for place in range(begin[v], begin[v] + size[v]):
-        n = heap[0]
+        n, held = pop(value, heap, held)
         e = edge[n]
         list_value[place], list_edge[place] = value[n], e
         for j in range(tails.shape[1]):
             list_rank[place, j] = rank[n, j]
-        held -= 1
-        heap[0] = heap[held]
-        _sink(value, heap, held, 0)
         for raised in range(tails.shape[1] - 1, -1, -1):
             if rank[n, raised] + 1 < size[tails[e, raised]]:
                 # Summed as `add_up` does, so that rounding cannot put a worse derivation before a better one.
@@ -111,9 +77,8 @@ def _fill_list(graph, score, s, v, size, begin, lists, found, heap):
                 for j in range(tails.shape[1]):
                     rank[count, j] = rank[n, j] + (j == raised)
                     total += list_value[begin[tails[e, j]] + rank[count, j]]
-                value[count], edge[count], heap[held] = total, e, count
-                _rise(value, heap, held)
-                held += 1
+                value[count], edge[count] = total, e
+                held = push(value, heap, held, count)
                 count += 1
             if rank[n, raised] > 0:
                 break

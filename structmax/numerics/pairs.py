@@ -50,6 +50,12 @@ class AbstractMatching(AbstractStructure):
             "partial": self.partial,
         }
 
+    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        (x,), fields = tensors, self.fields(tensors)
+        row, column = (torch.arange(size, device=x.device) for size in x.shape[-2:])
+        rows, columns = (fields[name].unsqueeze(-1) for name in ("rows", "columns"))
+        return ((row < rows).unsqueeze(-1) & (column < columns).unsqueeze(-2),)
+
     def enumerate(self, scores: Scores) -> Tensor:
         (x,) = self.tensors(scores)
         N, M = x.shape

@@ -15,6 +15,7 @@ from structmax.testing.derivatives import law_agrees_with_reference, law_gradien
 from structmax.testing.forms import law_codec, law_dtypes, law_padding, law_shapes
 from structmax.testing.projection import law_project, law_project_gradients
 from structmax.testing.smoothing import law_smoothed, law_smoothed_gradients
+from structmax.testing.sparse import law_sparsemap, law_sparsemap_gradients
 from structmax.testing.values import (
     law_argmax,
     law_counts,
@@ -43,6 +44,8 @@ LAWS: dict[Callable[[Case, str], None], tuple[str, ...]] = {
     law_counts: ("log_partition",),
     law_project: ("project",),
     law_project_gradients: ("project", "project_jvp"),
+    law_sparsemap: ("sparsemap",),
+    law_sparsemap_gradients: ("sparsemap",),
     law_padding: ("argmax",),
     law_gradients: ("log_partition", "marginals", "marginals_jvp"),
     law_shapes: ("argmax",),

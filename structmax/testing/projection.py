@@ -65,4 +65,4 @@ def law_project_gradients(case: Case, backend: str) -> None:
         return case.outputs(sparse_marginals(case.parts(tensors), case.structure, 0.7, backend=backend))
 
     assert gradcheck(ask, leaves, check_forward_ad=True), "sparse_marginals"
-    assert gradgradcheck(ask, leaves), "sparse_marginals"
+    assert gradgradcheck(ask, leaves, fast_mode=True), "sparse_marginals"

@@ -56,6 +56,7 @@ class LinearChain(AbstractStructure):
     Parts: ClassVar[Any] = LinearChainParts
     event_dim: ClassVar[int] = 2  # type: ignore[misc]
     per_instance: ClassVar[tuple[str, ...]] = ("lengths", "keep")
+    regularised: ClassVar[tuple[str, ...] | None] = ("unary",)
 
     def __post_init__(self) -> None:
         if self.lengths is not None and self.keep is not None:
@@ -155,6 +156,12 @@ class LinearChain(AbstractStructure):
         if self.keep is not None:
             return {"lengths": self.keep.to(unary.device).sum(-1).expand(unary.shape[:-2])}
         return {"lengths": self.expanded("lengths", tensors, default=unary.shape[-2])}
+
+    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        unary, pairwise = tensors
+        here = torch.arange(unary.shape[-2], device=unary.device) < self.fields(tensors)["lengths"].unsqueeze(-1)
+        pairs = here[..., 1:] if pairwise.dim() > unary.dim() else here[..., 1:].any(-1)
+        return here.unsqueeze(-1), pairs[..., None, None]
 
     def noise_size(self, scores: Scores) -> int:
         # One number for each label.

@@ -23,6 +23,7 @@ from structmax.structures.linear_chain.kernel_numba_scaled import (
     outside_shared,
     rows_of,
 )
+from structmax.structures.linear_chain.kernel_numba_sparsemap import sparsemap as sparsemap
 from structmax.structures.linear_chain.kernel_numba_tangent import inside_tangent, log_tangent, outside_tangent
 from structmax.structures.linear_chain.kernel_numba_walk import best_inside, mark_best, mark_draw, mark_log_draw
 

@@ -61,6 +61,7 @@ class Pcfg(AbstractStructure):
     Parts: ClassVar[Any] = PcfgParts
     event_dim: ClassVar[int] = 2  # type: ignore[misc]
     per_instance: ClassVar[tuple[str, ...]] = ("lengths",)
+    regularised: ClassVar[tuple[str, ...] | None] = ("terms", "spans")
 
     def check(self, scores: Scores) -> None:
         if isinstance(scores, Tensor) or len(scores) not in (3, 4):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
-from structmax.numerics.arcs import ArcConventions, check_arcs, decode_arcs, encode_arcs
+from structmax.numerics.arcs import ArcConventions, check_arcs, decode_arcs, encode_arcs, usable
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,10 @@ class ProjectiveTree(ArcConventions, AbstractStructure):
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
         words = tensors[0].shape[-2 - self.labelled] - 1
         return {"lengths": self.expanded("lengths", tensors, default=words), "single_root": self.single_root}
+
+    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        arcs = usable(tensors[0].shape[-2 - self.labelled], self.fields(tensors)["lengths"])
+        return (arcs.unsqueeze(-1) if self.labelled else arcs,)
 
     def noise_size(self, scores: Scores) -> int:
         """For each arc: which word is taken, where the words up to it part, and its label."""

@@ -57,6 +57,7 @@ class SemiMarkov(AbstractStructure):
     Parts: ClassVar[Any] = SemiMarkovParts
     event_dim: ClassVar[int] = 3  # type: ignore[misc]
     per_instance: ClassVar[tuple[str, ...]] = ("lengths",)
+    regularised: ClassVar[tuple[str, ...] | None] = ("segment",)
 
     def check(self, scores: Scores) -> None:
         if isinstance(scores, Tensor) or len(scores) != 2:

@@ -27,6 +27,9 @@ class Simplex(AbstractStructure):
             shape = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
             raise ValueError(f"`scores` of a Simplex should have shape (…, n) with n ≥ 1, but are {shape}.")
 
+    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (torch.ones((), dtype=torch.bool, device=tensors[0].device),)
+
     def enumerate(self, scores: Scores) -> Tensor:
         (tensor,) = self.tensors(scores)
         return torch.eye(tensor.shape[-1], dtype=tensor.dtype, device=tensor.device)

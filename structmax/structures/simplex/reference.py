@@ -276,8 +276,8 @@ def sample(x: Tensor, noise: Tensor) -> Tensor:
     mass = marginals(x).cumsum(-1)
     total = mass[:, -1:].contiguous()
     index = torch.searchsorted(mass, noise.squeeze(-1) * total, right=True)
-    # noise · total may round up to total: the last entry that has mass
-    index = torch.minimum(index, torch.searchsorted(mass, total))
+    # noise · total may round up to total: the last entry that has mass; NaN finds a place past the end
+    index = torch.minimum(index, torch.searchsorted(mass, total)).clamp_max(x.shape[-1] - 1)
     parts = x.new_zeros(*index.shape, x.shape[-1])
     return parts.scatter_(-1, index.unsqueeze(-1), (total > 0).to(x.dtype).unsqueeze(-1).expand(*index.shape, 1))
 

@@ -15,6 +15,7 @@ from structmax.numerics.arcs import (
     decode_edges,
     encode_arcs,
     encode_edges,
+    usable,
 )
 
 NO_RECURSION = (
@@ -111,6 +112,11 @@ class SpanningTree(ArcConventions, AbstractStructure):
             "single_root": bool(self.single_root),
             "directed": self.directed,
         }
+
+    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        nodes, lengths = tensors[0].shape[-2 - self.labelled], self.fields(tensors)["lengths"]
+        arcs = usable(nodes, lengths) if self.directed else usable(nodes, lengths - 1).triu(1)
+        return (arcs.unsqueeze(-1) if self.labelled else arcs,)
 
     def noise_size(self, scores: Scores) -> int:
         """For each word its head and its label, and which word hangs on the root."""

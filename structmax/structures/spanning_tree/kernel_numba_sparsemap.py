@@ -4,19 +4,20 @@ Scores are kept as table[m, h · labels + l], a row for each dependent m, where 
 in that order, and in that of the scores outside. Edge {i, j} of an undirected graph is the arc into the larger.
 """
 
+import math
+
 import numpy as np
+import torch
 from torch import Tensor
 
 from structmax.numerics.kernel_numba import compiled
 from structmax.numerics.kernel_numba_active_set import (
-    CONVERGED,
     OPEN,
-    OVERFULL,
+    begin,
+    copy,
     new_support,
     offer,
-    read,
     solve_rows,
-    within,
     write,
     write_none,
 )
@@ -38,11 +39,11 @@ def _is_sound(table, n, labels, directed):
 def _read_columns(table, n, labels, directed, column):
     """column[m, h] = the best label of that arc."""
     for m in range(1, n + 1):
-        if labels == 1:
-            column[m, : n + 1] = table[m, : n + 1]
-        else:
-            for h in range(n + 1):
-                column[m, h] = np.max(table[m, h * labels : (h + 1) * labels])
+        for h in range(n + 1):
+            best = table[m, h * labels]
+            for part in range(h * labels + 1, (h + 1) * labels):
+                best = max(best, table[m, part])
+            column[m, h] = best
         column[m, m] = -np.inf
     if not directed:
         for m in range(1, n + 1):
@@ -72,49 +73,45 @@ def _turn(part, size, labels):
 
 
 @compiled()
-def _sparsemap(
-    begin, stop, turned, lengths, single_root, directed, ranges, start, longest, max_iter, tol, out
-):
-    size = turned.shape[1]
-    labels, parts, capacity = turned.shape[2] // size, turned[0].size, out[1].shape[1]
-    theta, g = np.empty(parts), np.empty(parts)
+def _turn_all(lists, size, labels):
+    for i in range(lists.shape[0]):
+        for q in range(lists.shape[1]):
+            lists[i, q] = _turn(lists[i, q], size, labels)
+
+
+@compiled()
+def _sparsemap(first, stop, turned, size, lengths, single_root, directed, ranges, start, longest, max_iter, tol, out):
+    """Over tables (B, (N + 1)² · labels), and lists to start from that name their parts."""
+    parts, capacity = turned.shape[1], out[1].shape[1]
+    labels = parts // (size * size)
+    theta, g, new = np.empty(parts), np.empty(parts), np.empty(longest, np.int32)
     table = g.reshape(size, size * labels)
     column, heads, search = np.empty((size, size)), np.empty(size, np.int64), new_search(size)
-    given, new = np.empty(start.shape[2], np.int32), np.empty(longest, np.int32)
     support = new_support(capacity, longest, parts)
     problem = theta, g, ranges, directed
-    for b in range(begin, stop):
+    for b in range(first, stop):
         n = lengths[b]
-        theta[:] = turned[b].reshape(parts)
-        g[:] = theta
+        copy(turned[b], theta)
+        copy(turned[b], g)
         if not _is_sound(table, n, labels, directed):
             write_none(np.nan, b, out)
             continue
-        count = calls = 0
-        for k in range(start.shape[1]):
-            for q in range(given.size):
-                given[q] = _turn(start[b, k, q], size, labels) if start[b, k, q] < parts else parts
-            inner, number = read(given, ranges, parts, new)
-            if number > 0 and count < capacity:
-                count, _ = offer(support, count, problem, new, inner, number, tol)
-        state = OPEN
-        while calls < max_iter:
+        begin(support, problem, start[b], new, tol)
+        calls, state = 0, OPEN
+        while calls < max_iter and state == OPEN:
             _read_columns(table, n, labels, directed, column)
-            calls += 1
-            if count == capacity:
-                state = OVERFULL
-                break
             if not best_heads(column, n, single_root, search, heads):
                 break
             _list_parts(table, n, labels, directed, heads, new)
-            count, taken = offer(support, count, problem, new, n, n, tol)
-            if not taken:
-                state = CONVERGED if within(support, tol) else OPEN
-                break
-        for i in range(count):
-            for q in range(n):
-                support[0][i, q] = _turn(support[0][i, q], size, labels)
-        write(support, count, problem, calls, state, b, out)
+            calls += 1
+            state = offer(support, problem, new, n, n, tol)
+        _turn_all(support[0][: support[6][0], :n], size, labels)
+        write(support, calls, state, b, out)
+
+
+def _turned_lists(lists: Tensor, arc: Tensor) -> Tensor:
+    size, labels, parts = arc.shape[1], arc.shape[3] if arc.dim() == 4 else 1, math.prod(arc.shape[1:])
+    return torch.where((lists >= 0) & (lists < parts), _turn.py_func(lists, size, labels), lists)
 
 
 def sparsemap(
@@ -129,6 +126,7 @@ def sparsemap(
     tol: float,
 ) -> tuple[Tensor, ...]:
     words = lengths if directed else (lengths - 1).clamp_min(0)
-    turned = arc.transpose(1, 2).contiguous().flatten(2).numpy()
-    arrays = turned, words.numpy(), bool(single_root), bool(directed)
+    turned = arc.transpose(1, 2).contiguous().flatten(1).numpy()
+    arrays = turned, arc.shape[1], words.numpy(), bool(single_root), bool(directed)
+    start = _turned_lists(start, arc)
     return solve_rows(_sparsemap, arrays, arc.shape[1] - 1, 4 * arc.numel(), regularised, start, max_iter, tol)

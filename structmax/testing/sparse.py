@@ -1,0 +1,85 @@
+"""Laws of the sparse map."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+from structmax.inference.sparsemap import SparseMAP, sparsemap
+from structmax.testing.case import Case, same, variants
+from structmax.testing.derivatives import fast
+from structmax.testing.projection import nearest
+
+
+def _parts(case: Case) -> tuple[str, ...]:
+    """The names of all part tensors."""
+    count = len(case.scores())
+    return case.structure.Parts._fields[:count] if case.structure.Parts else ("scores",)
+
+
+def _regular(case: Case, names: tuple[str, ...] | None) -> Tensor:
+    """1 for the regularised parts of an instance, 0 for the others: (d,)."""
+    scores = case.scores()
+    chosen = names or case.structure.regularised or _parts(case)
+    rank = scores[0].dim() - case.structure.event_dim
+    fields = zip(_parts(case), scores, strict=True)
+    return torch.cat([t.new_full((math.prod(t.shape[rank:]),), float(name in chosen)) for name, t in fields])
+
+
+def law_sparsemap(case: Case, backend: str) -> None:
+    """A distribution over members, the mean of which no member could improve, and the nearest point of all members."""
+    for names in dict.fromkeys((None, _parts(case))):
+        regular = _regular(case, names)
+        for name, scores in variants(case).items():
+            parts = case.parts(scores)
+            result = sparsemap(parts, case.structure, tol=1e-12, regularised=names, backend=backend)
+            _check(case, scores, result, regular, name)
+            again = sparsemap(parts, case.structure, tol=1e-12, regularised=names, start=result, backend=backend)
+            same(f"warm start, {name}", case.flat(again.marginals), case.flat(result.marginals), 1e-9)
+            assert bool((again.iterations <= 1).all()), f"warm start, {name}: asks {again.iterations.max()} times"
+
+
+def _check(case: Case, scores: tuple[Tensor, ...], result: SparseMAP, regular: Tensor, name: str) -> None:
+    every, members = case.scores_of_members(scores), case.members(scores)
+    feasible, exists = every > -math.inf, (every > -math.inf).any(-1)
+    theta, mean = case.vector(scores).nan_to_num(neginf=0.0), case.flat(result.marginals)
+    assert bool(result.converged.all()), f"sparsemap, {name}: not converged, gap {result.gap.max():.1e}"
+    # a distribution over distinct feasible members, the likeliest first
+    p, y = result.probabilities, case.vector(case.structure.tensors(result.structures))
+    used = torch.arange(len(p)).reshape(-1, *(1,) * result.counts.dim()) < result.counts
+    assert torch.equal(p > 0, used), f"sparsemap, {name}: probabilities are not positive on the support alone"
+    assert bool((p[1:] <= p[:-1]).all()), f"sparsemap, {name}: probabilities are not in order"
+    same(f"sum of probabilities, {name}", p.sum(0), exists.to(p.dtype), 1e-12)
+    which = (y.unsqueeze(-2) == members).all(-1) & feasible & used.unsqueeze(-1)
+    assert torch.equal(which.any(-1), used), f"sparsemap, {name}: a structure is no feasible member"
+    assert bool((which.sum(0) <= 1).all()), f"sparsemap, {name}: a structure is there twice"
+    same(f"mean of the structures, {name}", (p.unsqueeze(-1) * y).sum(0), mean, 1e-12)
+    # no member is better than the mean: the variational inequality, which is the optimum
+    value = (theta * mean).sum(-1) - (mean**2 * regular).sum(-1) / 2
+    same(f"value of sparsemap, {name}", result.value, value.masked_fill(~exists, -math.inf))
+    g = theta - mean * regular
+    best = (g.unsqueeze(-2) * members).sum(-1).masked_fill(~feasible, -math.inf).amax(-1)
+    scale = theta.abs().amax(-1).clamp_min(1)
+    gap = ((best - (g * mean).sum(-1)) / scale)[exists]
+    assert bool((gap <= 1e-11).all()), f"sparsemap, {name}: a member improves the mean by {gap.max():.1e}"
+    if bool(regular.all()):
+        rows = zip(members.flatten(0, -3), theta.flatten(0, -2), feasible.flatten(0, -2), strict=True)
+        want = [nearest(y[keep], x) if bool(keep.any()) else torch.zeros_like(x) for y, x, keep in rows]
+        same(f"sparsemap, {name}", mean, torch.stack(want).reshape(mean.shape), 1e-9)
+
+
+def law_sparsemap_gradients(case: Case, backend: str) -> None:
+    """gradcheck with forward mode, and gradgradcheck, of marginals, value, and means of what is no sum of parts."""
+    leaves = tuple(t.clone().requires_grad_() for t in case.scores())
+    # The order of probabilities that tie may change: any functions of structures will do instead.
+    directions = torch.randn(3, case.vector(leaves).shape[-1], generator=torch.Generator().manual_seed(1)).double()
+
+    def ask(*tensors: Tensor) -> tuple[Tensor, ...]:
+        result = sparsemap(case.parts(tensors), case.structure, temperature=0.7, backend=backend)
+        y = case.vector(case.structure.tensors(result.structures))
+        means = torch.einsum("k...,k...d->...d", result.probabilities, (y @ directions.T).square())
+        return (means, result.value, *case.outputs(result.marginals))
+
+    assert gradcheck(ask, leaves, check_forward_ad=True, **fast(backend)), "sparsemap"
+    assert gradgradcheck(ask, leaves, fast_mode=True), "sparsemap"
