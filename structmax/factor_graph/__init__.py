@@ -1,0 +1,1 @@
+"""Factor graphs. The public names are listed in structmax/__init__.py."""

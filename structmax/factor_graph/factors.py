@@ -1,0 +1,365 @@
+"""What a factor graph is made of: constraints of logic, couplings with scores, and whole structures.
+
+A factor of logic is lowered to *clauses*, which the solver knows how to project onto: a sum of literals between two
+bounds, "z is 1 where any x is", or a pair. Derivation: README.md in this folder.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from structmax import check
+from structmax.contract import AbstractStructure
+from structmax.factor_graph.table import Table
+from structmax.factor_graph.variables import Literals, Variables, entry, literals
+
+
+class Clause(NamedTuple):
+    """One constraint over a vector of literals. `kind` is "sum", "or_out", "pair" or "structure"."""
+
+    kind: str
+    literals: tuple[Literals, ...]
+    weight: Tensor | None = None
+    least: float = -math.inf
+    most: float = math.inf
+    score: Literals | None = None
+
+
+class AbstractFactor(ABC):
+    """A constraint or a coupling of variables."""
+
+    def __init__(self, *over: Variables | Literals) -> None:
+        self.over = tuple(literals(one) for one in over)
+        if not self.size:
+            raise ValueError(f"{type(self).__name__} should have at least one variable, but has none.")
+
+    def every(self) -> tuple[Literals, ...]:
+        """All that it is over, its own scores too."""
+        return self.over
+
+    @property
+    def size(self) -> int:
+        return sum(one.index.numel() for one in self.over)
+
+    def _require_bound(self) -> None:
+        """Factors of logic have no scores of their own."""
+        for one in self.over:
+            if one.of.free:
+                raise ValueError(
+                    f"{type(self).__name__} should be over variables that are not free, but `{one.of.name}` is free."
+                )
+
+    def _require_distinct(self) -> None:
+        seen: dict[tuple[str, int], None] = {}
+        for one in self.over:
+            for index in one.index.flatten().tolist():
+                if (one.of.name, index) in seen:
+                    raise ValueError(
+                        f"{type(self).__name__} should have each variable once, negated or not, but has entry "
+                        f"{entry(index, one.of.shape)} of `{one.of.name}` twice."
+                    )
+                seen[one.of.name, index] = None
+
+    @abstractmethod
+    def clauses(self) -> Iterator[Clause]:
+        """What the solver gets."""
+
+
+class _Sum(AbstractFactor):
+    """least ≤ Σ literals ≤ most."""
+
+    def __init__(self, *over: Variables | Literals, least: float, most: float) -> None:
+        super().__init__(*over)
+        self._require_bound()
+        self._require_distinct()
+        self.least, self.most = least, most
+
+    def clauses(self) -> Iterator[Clause]:
+        yield Clause("sum", self.over, None, self.least, self.most)
+
+
+class Xor(_Sum):
+    """Exactly one of the literals is on.
+
+    Args:
+        over: variables or slices of them, negated or not.
+
+    Example:
+        >>> import structmax
+        >>> tag = structmax.Variables("tag", (4, 3))
+        >>> factors = [structmax.Xor(tag[i]) for i in range(4)]
+    """
+
+    def __init__(self, *over: Variables | Literals) -> None:
+        super().__init__(*over, least=1.0, most=1.0)
+
+
+class AtMostOne(_Sum):
+    """No two of the literals are on.
+
+    Example:
+        >>> import structmax
+        >>> factor = structmax.AtMostOne(structmax.Variables("topic", (5,)))
+    """
+
+    def __init__(self, *over: Variables | Literals) -> None:
+        super().__init__(*over, least=-math.inf, most=1.0)
+
+
+class Or(_Sum):
+    """At least one of the literals is on.
+
+    Example:
+        >>> import structmax
+        >>> topic = structmax.Variables("topic", (5,))
+        >>> factor = structmax.Or(topic[:2], ~topic[4])
+    """
+
+    def __init__(self, *over: Variables | Literals) -> None:
+        super().__init__(*over, least=1.0, most=math.inf)
+
+
+class Imply(_Sum):
+    """Where all literals but the last are on, the last is: x₁ ∧ … ∧ x_k → z.
+
+    Example:
+        >>> import structmax
+        >>> topic = structmax.Variables("topic", (5,))
+        >>> factor = structmax.Imply(topic[0], topic[3])
+    """
+
+    def __init__(self, *over: Variables | Literals) -> None:
+        *premises, conclusion = _output(type(self).__name__, over)
+        super().__init__(*(~one for one in premises), conclusion, least=1.0, most=math.inf)
+
+
+class XorOut(_Sum):
+    """The last literal is on where exactly one of the others is, and no two of these are: z = x₁ + … + x_k.
+
+    Example:
+        >>> import structmax
+        >>> topic = structmax.Variables("topic", (5,))
+        >>> factor = structmax.XorOut(topic[:4], topic[4])
+    """
+
+    def __init__(self, *over: Variables | Literals) -> None:
+        *inputs, output = _output(type(self).__name__, over)
+        super().__init__(*inputs, ~output, least=1.0, most=1.0)
+
+
+class Budget(_Sum):
+    """At most, or exactly, so many literals are on.
+
+    Args:
+        over: variables or slices of them, negated or not.
+        at_most: the largest number that may be on, or
+        exactly: the number that is on.
+
+    Example:
+        >>> import structmax
+        >>> word = structmax.Variables("word", (20,))
+        >>> factor = structmax.Budget(word, at_most=5)
+    """
+
+    def __init__(self, *over: Variables | Literals, at_most: int | None = None, exactly: int | None = None) -> None:
+        if (at_most is None) == (exactly is None):
+            raise ValueError("Budget should have one of `at_most` and `exactly`, as in Budget(x, at_most=3).")
+        count = at_most if exactly is None else exactly
+        check.whole("at_most" if exactly is None else "exactly", count, 0)
+        assert count is not None
+        super().__init__(*over, least=-math.inf if exactly is None else float(count), most=float(count))
+        if exactly is not None and exactly > self.size:
+            raise ValueError(f"`exactly` should be at most the number of literals, {self.size}, but is {exactly}.")
+
+
+class Knapsack(_Sum):
+    """The costs of the literals that are on sum to no more than a capacity.
+
+    Its polytope is the relaxation {x ∈ [0, 1]ⁿ: Σ cost · x ≤ capacity}, which may have fractional corners.
+
+    Args:
+        over: variables or slices of them, negated or not.
+        costs: one number ≥ 0 for each, in order.
+        capacity: what they may sum to.
+
+    Example:
+        >>> import structmax
+        >>> item = structmax.Variables("item", (3,))
+        >>> factor = structmax.Knapsack(item, costs=[2.0, 1.5, 4.0], capacity=5.0)
+    """
+
+    def __init__(self, *over: Variables | Literals, costs: Sequence[float] | Tensor, capacity: float) -> None:
+        super().__init__(*over, least=-math.inf, most=float(capacity))
+        self.costs = torch.as_tensor(costs, dtype=torch.float64).flatten()
+        if len(self.costs) != self.size:
+            raise ValueError(
+                f"`costs` should have one number for each of the {self.size} literals, but has {len(self.costs)}."
+            )
+        if not bool((self.costs >= 0).all()) or not capacity >= 0:
+            raise ValueError("`costs` and `capacity` should be ≥ 0. To reward an item, negate it.")
+
+    def clauses(self) -> Iterator[Clause]:
+        yield Clause("sum", self.over, self.costs, self.least, self.most)
+
+
+class OrOut(AbstractFactor):
+    """The last literal is on where any of the others is, and only there: z = x₁ ∨ … ∨ x_k.
+
+    Example:
+        >>> import structmax
+        >>> topic = structmax.Variables("topic", (5,))
+        >>> factor = structmax.OrOut(topic[:4], topic[4])
+    """
+
+    def __init__(self, *over: Variables | Literals) -> None:
+        super().__init__(*_output(type(self).__name__, over))
+        self._require_bound()
+        self._require_distinct()
+
+    def clauses(self) -> Iterator[Clause]:
+        yield Clause("or_out", self.over)
+
+
+class AndOut(OrOut):
+    """The last literal is on where all of the others are, and only there: z = x₁ ∧ … ∧ x_k.
+
+    Example:
+        >>> import structmax
+        >>> topic = structmax.Variables("topic", (5,))
+        >>> factor = structmax.AndOut(topic[:4], topic[4])
+    """
+
+    def clauses(self) -> Iterator[Clause]:
+        # ¬z = ¬x₁ ∨ … ∨ ¬x_k
+        yield Clause("or_out", tuple(~one for one in self.over))
+
+
+class Pair(AbstractFactor):
+    """A score where two literals are both on; over slices of equal shape, one pair for each entry.
+
+    Args:
+        first: a literal, or a slice of them.
+        second: what it is paired with, of the same shape.
+        score: free variables of that shape. Positive scores attract, negative ones repel.
+
+    Example:
+        >>> import structmax
+        >>> word, bond = structmax.Variables("word", (6,)), structmax.Variables("bond", (5,), free=True)
+        >>> factor = structmax.Pair(word[:-1], word[1:], score=bond)
+    """
+
+    def __init__(self, first: Variables | Literals, second: Variables | Literals, *, score: Variables | Literals):
+        one, two, coupling = literals(first), literals(second), literals(score)
+        if not one.shape == two.shape == coupling.shape:
+            raise ValueError(
+                f"Pair should be over slices of equal shape, and its score too, but these are {one.shape}, {two.shape} "
+                f"and {coupling.shape}."
+            )
+        _free("Pair", coupling)
+        super().__init__(one, two)
+        self._require_bound()
+        if one.of.name == two.of.name and bool((one.index == two.index).any()):
+            raise ValueError(f"Pair should join two variables, but joins an entry of `{one.of.name}` with itself.")
+        self.score = coupling
+
+    def every(self) -> tuple[Literals, ...]:
+        return *self.over, self.score
+
+    def clauses(self) -> Iterator[Clause]:
+        pairs = [one.index.flatten() for one in (*self.over, self.score)]
+        for a, b, s in zip(*pairs, strict=True):
+            first, second = self.over
+            yield Clause(
+                "pair",
+                (Literals(first.of, a, first.negated), Literals(second.of, b, second.negated)),
+                score=Literals(self.score.of, s),
+            )
+
+
+class Factor(AbstractFactor):
+    """A structure of the library as a factor: its parts are variables of the graph.
+
+    Args:
+        structure: the structure; one without per-instance fields serves every batch.
+        over: for each part tensor of the structure, in order, variables or a slice of its shape without the batch.
+            Those that are `free` are scored, but not regularised: the transitions of a chain.
+
+    Example:
+        >>> import structmax
+        >>> arc = structmax.Variables("arc", (6, 6))
+        >>> factor = structmax.Factor(structmax.SpanningTree(single_root=True), arc)
+    """
+
+    def __init__(self, structure: AbstractStructure, *over: Variables | Literals) -> None:
+        if not isinstance(structure, AbstractStructure):
+            kind = f"class. Try {structure.__name__}()" if isinstance(structure, type) else type(structure).__name__
+            raise TypeError(f"Factor should have a structure first, but got a {kind}.")
+        super().__init__(*over)
+        self._require_distinct()
+        most = len(structure.Parts._fields) if structure.Parts is not None else 1
+        if len(over) > most:
+            raise ValueError(
+                f"{type(structure).__name__} has {most} part tensors at most, but Factor got variables for {len(over)}."
+            )
+        if all(one.of.free for one in self.over):
+            raise ValueError("Factor should have variables that are not free: what it says of the others.")
+        if all(getattr(structure, name) is None for name in structure.per_instance):
+            structure.check(structure.parts(tuple(torch.zeros(one.shape) for one in self.over)))
+        self.structure = structure
+
+    def clauses(self) -> Iterator[Clause]:
+        return iter(())
+
+    def parts(self) -> list[tuple[tuple[Literals, ...], tuple[int, ...]]]:
+        """For each part tensor of the structure what it is made of, one after the other, and its shape."""
+        return [((one,), one.shape) for one in self.over]
+
+
+class Dense(Factor):
+    """A table of scores: one state of each group is on, and each joint choice has a score.
+
+    Args:
+        groups: for each variable of many values its states, a vector of literals.
+        score: free variables of shape (C₁, …, C_k), the sizes of the groups.
+
+    Example:
+        >>> import structmax
+        >>> tag = structmax.Variables("tag", (2, 3))
+        >>> factor = structmax.Dense(tag[0], tag[1], score=structmax.Variables("joint", (3, 3), free=True))
+    """
+
+    def __init__(self, *groups: Variables | Literals, score: Variables | Literals) -> None:
+        parts, joint = [literals(group) for group in groups], literals(score)
+        _free("Dense", joint)
+        sizes = tuple(len(one.index.flatten()) for one in parts)
+        if joint.shape != sizes:
+            raise ValueError(f"`score` of Dense should have shape {sizes}, the sizes of its groups, but {joint.shape}.")
+        AbstractFactor.__init__(self, *parts, joint)
+        self._require_distinct()
+        self.structure: Table = Table(sizes)
+
+    def parts(self) -> list[tuple[tuple[Literals, ...], tuple[int, ...]]]:
+        states, joint = self.over[:-1], self.over[-1:]
+        return [(states, (sum(self.structure.sizes),)), (joint, (math.prod(self.structure.sizes),))]
+
+
+def _output(name: str, over: Sequence[Any]) -> list[Literals]:
+    """All literals, the last one by itself: it is the factor's output."""
+    every = [literals(one) for one in over]
+    if not every or sum(one.index.numel() for one in every) < 2:
+        raise ValueError(f"{name} should have at least two literals, the last of them its output.")
+    *before, last = every
+    flat = last.index.flatten()
+    rest = [Literals(last.of, flat[:-1], last.negated)] if len(flat) > 1 else []
+    return [*before, *rest, Literals(last.of, flat[-1:], last.negated)]
+
+
+def _free(name: str, score: Literals) -> None:
+    if not score.of.free:
+        raise ValueError(f"the score of {name} should be free: Variables({score.of.name!r}, …, free=True).")

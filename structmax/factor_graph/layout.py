@@ -1,0 +1,173 @@
+"""A factor graph as arrays: what its solver reads."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from structmax.factor_graph.factors import AbstractFactor, Clause, Factor
+from structmax.factor_graph.variables import Literals, Variables, entry
+
+# As the kernels know them.
+KINDS = {"sum": 0, "or_out": 1, "pair": 2, "structure": 3}
+
+
+class Arrays(NamedTuple):
+    """F factors over E copies of n variables. Factor f has the copies start[f] : start[f + 1]."""
+
+    # of each copy: its variable, −1 where it is negated and 1 elsewhere, its weight in a sum
+    variable: np.ndarray
+    sign: np.ndarray
+    weight: np.ndarray
+    # of each factor: where its copies begin (F + 1,), and its number among the structures, −1 for a factor of logic
+    start: np.ndarray
+    outside: np.ndarray
+    # of each variable: in how many factors it is
+    degree: np.ndarray
+    # of each factor: its kind, the bounds of a sum, and the index of a pair's score
+    kind: np.ndarray
+    least: np.ndarray
+    most: np.ndarray
+    part: np.ndarray
+
+
+@dataclass(frozen=True)
+class Outside:
+    """A structure among the factors."""
+
+    factor: Factor
+    # its number among all factors
+    number: int
+    # of each of its part tensors: the shape, and whether it is free
+    shapes: tuple[tuple[int, ...], ...]
+    free: tuple[bool, ...]
+    # which of all free scores are its own
+    scores: np.ndarray
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names in the order in which their entries stand in flat vectors: n variables, and m free scores."""
+
+    bound: dict[str, Variables]
+    free: dict[str, Variables]
+    arrays: Arrays
+    outside: tuple[Outside, ...]
+
+    def split(self, bound: Tensor, free: Tensor, batch: Sequence[int]) -> dict[str, Tensor]:
+        """Tensors by name from flat ones (B, n) and (B, m)."""
+        return {
+            name: flat[:, place].reshape(*batch, *names[name].shape)
+            for names, flat in ((self.bound, bound), (self.free, free))
+            for name, place in places(names).items()
+        }
+
+
+def places(names: dict[str, Variables]) -> dict[str, slice]:
+    """Where the entries of each name stand in the flat vector of all."""
+    ends = list(itertools.accumulate((variables.size for variables in names.values()), initial=0))
+    return {name: slice(*pair) for name, pair in zip(names, itertools.pairwise(ends), strict=True)}
+
+
+def lay_out(items: Iterable[AbstractFactor | Variables]) -> Layout:
+    """The arrays of a graph of these factors, and of variables in no factor."""
+    factors = [item for item in items if isinstance(item, AbstractFactor)]
+    loose = [item for item in items if isinstance(item, Variables)]
+    used = [one for factor in factors for one in factor.every()]
+    names = _names([*(one.of for one in used), *loose])
+    bound = {name: variables for name, variables in names.items() if not variables.free}
+    free = {name: variables for name, variables in names.items() if variables.free}
+    if not bound:
+        raise ValueError("a FactorGraph should have variables, but has none.")
+    _require_owners(free, [one for one in used if one.of.free])
+    starts = {name: place.start for group in (bound, free) for name, place in places(group).items()}
+    rows: list[Row] = []
+    outside: list[Outside] = []
+    for factor in factors:
+        rows.extend(_row(clause, starts) for clause in factor.clauses())
+        if isinstance(factor, Factor):
+            parts = factor.parts()
+            own = [one for ones, _ in parts for one in ones if not one.of.free]
+            others = [one for ones, _ in parts for one in ones if one.of.free]
+            shapes, kinds = tuple(shape for _, shape in parts), tuple(ones[0].of.free for ones, _ in parts)
+            outside.append(Outside(factor, len(rows), shapes, kinds, _flat(others, starts)))
+            rows.append(_row(Clause("structure", tuple(own)), starts))
+    return Layout(bound, free, _arrays(rows, sum(v.size for v in bound.values())), tuple(outside))
+
+
+def _names(mentioned: Iterable[Variables]) -> dict[str, Variables]:
+    names: dict[str, Variables] = {}
+    for variables in mentioned:
+        known = names.setdefault(variables.name, variables)
+        if (known.shape, known.free) != (variables.shape, variables.free):
+            said = [f"{'a free one' if v.free else 'one'} of shape {v.shape}" for v in (known, variables)]
+            raise ValueError(f"`{variables.name}` should name one tensor of variables, but names {' and '.join(said)}.")
+    return names
+
+
+def _require_owners(free: dict[str, Variables], used: Sequence[Literals]) -> None:
+    """Each free score belongs to one factor."""
+    for name, variables in free.items():
+        index = torch.cat([torch.zeros(0, dtype=torch.int64), *(o.index.flatten() for o in used if o.of.name == name)])
+        counts = torch.bincount(index, minlength=variables.size)
+        if not bool(counts.any()):
+            raise ValueError(f"`{name}` is free, and should belong to a factor, but is in none.")
+        if bool((counts > 1).any()):
+            twice = entry(int((counts > 1).nonzero()[0]), variables.shape)
+            raise ValueError(
+                f"`{name}` is free: each entry should belong to one factor, but entry {twice} belongs to two."
+            )
+
+
+class Row(NamedTuple):
+    """One factor: its entries in the arrays."""
+
+    variable: np.ndarray
+    sign: np.ndarray
+    weight: np.ndarray
+    kind: int
+    least: float
+    most: float
+    part: int
+
+
+def _row(clause: Clause, starts: dict[str, int]) -> Row:
+    variable = _flat(clause.literals, starts)
+    sign = np.concatenate([np.full(one.index.numel(), -1.0 if one.negated else 1.0) for one in clause.literals])
+    weight = np.ones(len(variable)) if clause.weight is None else clause.weight.numpy()
+    if clause.kind == "or_out":
+        weight[-1] = -1.0
+    part = -1 if clause.score is None else int(_flat([clause.score], starts)[0])
+    return Row(variable, sign, weight, KINDS[clause.kind], clause.least, clause.most, part)
+
+
+def _flat(ones: Sequence[Literals], starts: dict[str, int]) -> np.ndarray:
+    pieces = [starts[one.of.name] + one.index.flatten().numpy() for one in ones]
+    return np.concatenate([np.zeros(0, np.int64), *pieces])
+
+
+def _arrays(rows: list[Row], count: int) -> Arrays:
+    variable, sign, weight = (
+        np.concatenate([np.zeros(0, dtype), *(row[i] for row in rows)])
+        for i, dtype in enumerate((np.int64, np.float64, np.float64))
+    )
+    kind = np.array([row.kind for row in rows], np.int64)
+    structure = kind == KINDS["structure"]
+    return Arrays(
+        variable,
+        sign,
+        weight,
+        start=np.cumsum([0, *(len(row.variable) for row in rows)], dtype=np.int64),
+        outside=np.where(structure, np.cumsum(structure) - 1, -1).astype(np.int64),
+        degree=np.bincount(variable, minlength=count).astype(np.int64),
+        kind=kind,
+        least=np.array([row.least for row in rows], np.float64),
+        most=np.array([row.most for row in rows], np.float64),
+        part=np.array([row.part for row in rows], np.int64),
+    )

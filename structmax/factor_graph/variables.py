@@ -1,0 +1,104 @@
+"""Names for the binary variables of a factor graph, their slices, and negation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from structmax import check
+
+
+@dataclass(frozen=True, eq=False)
+class Variables:
+    """A named tensor of binary variables, or of scores that belong to one factor each.
+
+    Index it like a tensor to choose some of them; `~` negates. Scores and answers of a graph are dictionaries of
+    tensors (…, *shape) by these names.
+
+    Args:
+        name: the key of its scores.
+        shape: its shape, without the batch; () is a single one.
+        free: a factor's own parts, such as the transitions of a chain: scored, but not regularised, and in no other
+            factor.
+
+    Example:
+        >>> import structmax
+        >>> tag = structmax.Variables("tag", (4, 3))
+        >>> tag[0].shape, (~tag[:, 1]).shape
+        ((3,), (4,))
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    free: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"`name` should be a word, the key of the scores, but is {self.name!r}.")
+        for size in self.shape:
+            check.whole("shape", size, 1)
+        object.__setattr__(self, "shape", tuple(self.shape))
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def __getitem__(self, index: Any) -> Literals:
+        return literals(self)[index]
+
+    def __invert__(self) -> Literals:
+        return ~literals(self)
+
+    def __len__(self) -> int:
+        return len(literals(self).index)
+
+
+@dataclass(frozen=True, eq=False)
+class Literals:
+    """Some of the variables of one name, or their negations.
+
+    Args:
+        of: the variables.
+        index: which of them: positions in their flattened tensor, in any shape.
+        negated: whether 1 − variable is meant.
+    """
+
+    of: Variables
+    index: Tensor
+    negated: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.index.shape)
+
+    def __getitem__(self, index: Any) -> Literals:
+        try:
+            return Literals(self.of, self.index[index], self.negated)
+        except (IndexError, TypeError) as error:
+            raise IndexError(f"`{self.of.name}` of shape {self.shape} has no [{index}]: {error}") from error
+
+    def __invert__(self) -> Literals:
+        if self.of.free:
+            raise ValueError(f"`{self.of.name}` is free: a factor's own score has no negation.")
+        return Literals(self.of, self.index, not self.negated)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+def literals(what: Variables | Literals) -> Literals:
+    """Variables as literals of all of them."""
+    if isinstance(what, Literals):
+        return what
+    if not isinstance(what, Variables):
+        raise TypeError(f"a factor should be over Variables or slices of them, but got a {type(what).__name__}.")
+    return Literals(what, torch.arange(what.size).reshape(what.shape))
+
+
+def entry(index: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Where an index of the flattened tensor stands."""
+    return tuple(int(i) for i in torch.unravel_index(torch.tensor(index), shape))
