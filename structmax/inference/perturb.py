@@ -32,28 +32,45 @@ class Noise(ABC):
         """Noise in the shape of the scores, in float32 or wider."""
 
 
+class SmoothNoise(Noise):
+    """Noise whose density is known, so that means over it can be differentiated."""
+
+    @abstractmethod
+    def slope(self, noise: Tensor) -> Tensor:
+        """−∇ log density at the noise: E[g(ε) slope(ε)] = E[∇g(ε)], which differentiates what is only sampled."""
+
+
 @dataclass(frozen=True)
-class Gumbel(Noise):
+class Gumbel(SmoothNoise):
     """Standard Gumbel noise: argmax(θ + ε) over the simplex is an exact draw of softmax(θ)."""
 
     def like(self, scores: Tensor, generator: torch.Generator | None) -> Tensor:
         return gumbel_like(scores, generator)
 
+    def slope(self, noise: Tensor) -> Tensor:
+        return 1 - (-noise).exp()
+
 
 @dataclass(frozen=True)
-class Logistic(Noise):
+class Logistic(SmoothNoise):
     """Standard logistic noise: θ + ε > 0 is an exact draw of a bit with probability sigmoid(θ)."""
 
     def like(self, scores: Tensor, generator: torch.Generator | None) -> Tensor:
         return logistic_like(scores, generator)
 
+    def slope(self, noise: Tensor) -> Tensor:
+        return (noise / 2).tanh()
+
 
 @dataclass(frozen=True)
-class Normal(Noise):
+class Normal(SmoothNoise):
     """Standard normal noise."""
 
     def like(self, scores: Tensor, generator: torch.Generator | None) -> Tensor:
         return normal_like(scores, generator)
+
+    def slope(self, noise: Tensor) -> Tensor:
+        return noise
 
 
 def perturb_and_map(

@@ -1,0 +1,81 @@
+"""Sets a pulled-back target may be projected onto: the polytope of the structures, or something larger and cheaper."""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+
+from structmax.inference.capped import budget
+from structmax.inference.entmax import sparsemax
+from structmax.inference.oracle import Oracle, Tensors, plus, where
+
+
+class AbstractProjection(ABC):
+    """A convex set around the structures."""
+
+    @abstractmethod
+    def shift(self, ask: Oracle, scores: Tensors, point: Tensors, move: Tensors) -> Tensors:
+        """point − Proj(point − move): how far the projected step goes. Forbidden parts and padding stay at 0."""
+
+
+@dataclass(frozen=True)
+class Polytope(AbstractProjection):
+    """conv(Y) itself, exactly, by `sparse_marginals` or, where a room does not project, `sparsemap`."""
+
+    def shift(self, ask: Oracle, scores: Tensors, point: Tensors, move: Tensors) -> Tensors:
+        wish = tuple(
+            w.masked_fill(s.isneginf(), -math.inf) for w, s in zip(plus(point, move, -1.0), scores, strict=True)
+        )
+        return plus(point, ask.nearest(wish), -1.0)
+
+
+@dataclass(frozen=True)
+class Simplices(AbstractProjection):
+    """A simplex along `dim` for every other index: with arcs (…, N+1, N+1) and dim = −2, one head for every word.
+
+    Part tensors of a structure are all projected along `dim`, so that it suits those with one. Rows without a possible
+    part stay 0.
+    """
+
+    dim: int = -2
+
+    def shift(self, ask: Oracle, scores: Tensors, point: Tensors, move: Tensors) -> Tensors:
+        wishes = zip(plus(point, move, -1.0), ask.possible(scores), strict=True)
+        nearest = tuple(sparsemax(w, self.dim, mask=mask, backend=ask.backend) for w, mask in wishes)
+        return plus(point, nearest, -1.0)
+
+
+@dataclass(frozen=True)
+class Box(AbstractProjection):
+    """0 ≤ μ ≤ 1, for parts that are there or not.
+
+    Args:
+        budget: keep the number of parts as well, Σ μ = Σ z: as many arcs as there are words.
+    """
+
+    budget: bool = False
+
+    def shift(self, ask: Oracle, scores: Tensors, point: Tensors, move: Tensors) -> Tensors:
+        if self.budget:
+            return _of_the_same_sum(ask, scores, point, move)
+        nearest = tuple(w.clamp(0.0, 1.0) for w in plus(point, move, -1.0))
+        return where(ask.possible(scores), plus(point, nearest, -1.0))
+
+
+def _of_the_same_sum(ask: Oracle, scores: Tensors, point: Tensors, move: Tensors) -> Tensors:
+    flat, mask = ask.flat(point), ask.flat(ask.possible(scores))
+    total = flat.sum(-1, keepdim=True)
+    empty = total == 0
+    # What has no parts keeps none; for it any set does.
+    wish = flat - ask.flat(move)
+    nearest = budget(wish, torch.where(empty, 1.0, total), mask=mask | empty, backend=ask.backend)
+    return ask.unflat((flat - nearest).masked_fill(empty, 0.0), point)
+
+
+@dataclass(frozen=True)
+class WholeSpace(AbstractProjection):
+    """No constraint at all: the straight-through gradient, times the step."""
+
+    def shift(self, ask: Oracle, scores: Tensors, point: Tensors, move: Tensors) -> Tensors:
+        return where(ask.possible(scores), move)

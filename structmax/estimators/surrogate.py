@@ -1,0 +1,156 @@
+"""A discrete choice forward, an invented gradient backward.
+
+argmax is piecewise constant: its true gradient is zero or nothing. A surrogate chooses z as it would without gradients,
+by the public `argmax` or `sample`, and turns the cotangent g = ∂L/∂z into a direction for the scores by a rule of its
+own. One autograd Function serves all of them. Methods whose z is itself relaxed have true gradients and need no rule.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from structmax import backends
+from structmax.contract import AbstractStructure, Scores
+from structmax.inference.oracle import Oracle, Tensors
+from structmax.inference.question import front
+from structmax.inference.rule import rule
+
+
+class AbstractSurrogate(ABC):
+    """A way to choose z, and to give a gradient to the scores."""
+
+    # Whether the gradient's mean is that of E[f(z)].
+    unbiased: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def needs(self) -> tuple[str, ...]:
+        """What the structure has to answer: names of a room's functions."""
+
+    @abstractmethod
+    def output(self, ask: Oracle, scores: Tensors, generator: torch.Generator | None) -> Tensors:
+        """z, with the gradient attached."""
+
+
+class AbstractChoice(AbstractSurrogate):
+    """A surrogate whose gradient is invented."""
+
+    @abstractmethod
+    def choose(self, ask: Oracle, scores: Tensors, generator: torch.Generator | None) -> tuple[Tensors, Tensors]:
+        """z, and tensors the pullback wants, which carry the batch in front like all others."""
+
+    @abstractmethod
+    def pullback(self, ask: Oracle, scores: Tensors, z: Tensors, saved: Tensors, d_z: Tensors) -> Tensors:
+        """The gradient given to the scores for the cotangent d_z; exactly 0 for padding and forbidden parts."""
+
+    def output(self, ask: Oracle, scores: Tensors, generator: torch.Generator | None) -> Tensors:
+        return choice_rule(self, ask, generator, *scores)[: len(scores)]
+
+
+class Choice(Function):
+    @staticmethod
+    def forward(estimator: AbstractChoice, ask: Oracle, generator: torch.Generator | None, *scores: Tensor) -> Tensors:
+        z, saved = estimator.choose(ask, scores, generator)
+        return *z, *saved
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+        ctx.estimator, ctx.ask, _, *scores = inputs
+        ctx.count = len(scores)
+        ctx.save_for_backward(*scores, *output)
+        ctx.mark_non_differentiable(*output[ctx.count :])
+
+    @staticmethod
+    def backward(ctx: Any, *d_output: Tensor) -> tuple[Any, ...]:
+        count, tensors = ctx.count, ctx.saved_tensors
+        scores, z, saved, d_z = tensors[:count], tensors[count : 2 * count], tensors[2 * count :], d_output[:count]
+        with torch.no_grad():
+            d_scores = ctx.estimator.pullback(ctx.ask, scores, z, saved, d_z)
+        if torch.is_grad_enabled():
+            d_scores = final_rule(repr(ctx.estimator), count, *d_scores, *scores, *d_z)
+        return None, None, None, *d_scores
+
+
+class Final(Function):
+    """Gradients as they are, which depend on scores and cotangents in a way that has no derivative of its own."""
+
+    @staticmethod
+    def forward(name: str, count: int, *tensors: Tensor) -> Tensors:
+        return tuple(t.clone() for t in tensors[:count])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+        ctx.name = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise RuntimeError(
+            f"The gradient of {ctx.name} is invented and has no derivative: it can be taken once. For second "
+            "derivatives try Relaxation(Marginals()), whose gradients are true."
+        )
+
+
+choice_rule = rule(Choice)
+final_rule = rule(Final)
+
+
+def surrogate(
+    scores: Scores,
+    structure: AbstractStructure,
+    estimator: AbstractSurrogate,
+    *,
+    generator: torch.Generator | None = None,
+    backend: str = "auto",
+) -> Any:
+    """A structure z that a network can use, with a gradient for the scores it was chosen by.
+
+    Forward it is `argmax`, `sample` or a relaxation of them, as the estimator says; backward it turns ∂L/∂z into
+    ∂L/∂θ. The gradient is biased, cheap, and needs one evaluation of L; `expect` has unbiased ones.
+
+    Args:
+        scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
+        structure: the set Y.
+        estimator: `StraightThrough`, `Spigot`, `SpigotCE`, `SpigotEG`, `PerturbAndMap`, `StraightThroughGumbel`,
+            `ReinMax`, `ImplicitMLE`, `BlackboxInterpolation`, `Perturbed`; with true gradients `Relaxation`,
+            `GumbelSoftmax`.
+        generator: source of chance.
+        backend: "auto", "numba", "triton" or "reference".
+
+    Returns:
+        z: fields, shapes and dtype of the scores; zeros where nothing is feasible. Differentiable once, where the
+        gradient is invented; padding and forbidden parts get exactly 0.
+
+    Example:
+        >>> import torch, structmax
+        >>> x = torch.tensor([0.2, 1.5, 0.3], requires_grad=True)
+        >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.StraightThrough(structmax.Marginals()))
+        >>> z
+        tensor([0., 1., 0.], grad_fn=<ChoiceBackward>)
+        >>> (z * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
+        >>> x.grad
+        tensor([-0.1763, -0.0116,  0.1879])
+    """
+    if not isinstance(estimator, AbstractSurrogate):
+        kind = estimator.__name__ + " itself" if isinstance(estimator, type) else repr(estimator)
+        raise TypeError(f"`estimator` should be an object such as StraightThrough(), but is {kind}.")
+    tensors, _ = front(scores, structure, backend)
+    ask = Oracle(structure, backend)
+    _refuse(estimator, ask, tensors)
+    return structure.parts(estimator.output(ask, tensors, generator))
+
+
+def _refuse(estimator: AbstractSurrogate, ask: Oracle, scores: Tensors) -> None:
+    """Says at once what would fail in the middle of a backward pass."""
+    missing = [name for name in estimator.needs if not ask.answers(name, scores)]
+    if not missing:
+        return
+    room, name = type(ask.structure), missing[0]
+    reasons = backends.explain(room.room, name, scores[0].device.type)
+    why = room.intractable.get(name) or "; ".join(f"{backend}: {reason}" for backend, reason in reasons.items())
+    simple = ask.answers("argmax", scores) and name != "argmax"
+    instead = " StraightThrough(Identity()), Spigot() and ImplicitMLE() ask `argmax` alone." if simple else ""
+    asks = f"{estimator!r} asks `{name}`, which {room.__name__} cannot answer"
+    raise backends.Refusal(f"{asks}: {why.rstrip('.')}.{instead}")
