@@ -1,0 +1,148 @@
+"""What a draw's loss is compared with: a good guess of it that does not depend on the draw.
+
+E[b ∇ log p(y)] = 0 for any b that does not know y, so that f(y) − b has the same gradient as f(y), and less variance
+the better b guesses.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from structmax import check
+from structmax.estimators.expectation import Problem
+from structmax.inference.argmax import argmax
+
+
+class AbstractBaseline(ABC):
+    """A guess of the losses."""
+
+    # What the structure has to answer beside what draws need.
+    needs: tuple[str, ...] = ()
+
+    @abstractmethod
+    def guess(self, problem: Problem, losses: Tensor) -> Tensor:
+        """For losses (S, batch) without gradient: a guess that broadcasts to them. One with a gradient is trained."""
+
+
+@dataclass(frozen=True)
+class LeaveOneOut(AbstractBaseline):
+    """The mean of the other draws of the same instance. Needs samples ≥ 2.
+
+    Reference: Mnih & Rezende 2016; Kool, van Hoof & Welling 2019, Buy 4 REINFORCE samples, get a baseline for free!
+    """
+
+    def guess(self, problem: Problem, losses: Tensor) -> Tensor:
+        if len(losses) < 2:
+            raise ValueError("LeaveOneOut() compares draws of one instance: `samples` should be at least 2, but is 1.")
+        return (losses.sum(0) - losses) / (len(losses) - 1)
+
+
+@dataclass(frozen=True)
+class SelfCritical(AbstractBaseline):
+    """The loss of the best structure: one more evaluation of f for each instance.
+
+    Reference: Rennie, Marcheret, Mroueh, Ross & Goel 2017, https://arxiv.org/abs/1612.00563.
+    """
+
+    needs = ("argmax",)
+
+    def guess(self, problem: Problem, losses: Tensor) -> Tensor:
+        with torch.no_grad():
+            best = problem.structure.tensors(argmax(problem.named, problem.structure, backend=problem.backend))
+            in_front = problem.structure.parts(tuple(t.unsqueeze(0) for t in best))
+            return problem.losses(in_front, problem.log_prob(in_front)[1])
+
+
+@dataclass
+class RunningMean(AbstractBaseline):
+    """The mean loss of former batches, one number for all instances; the first batch is compared with 0.
+
+    Args:
+        decay: how much of the past is kept at each batch, in [0, 1).
+
+    The state is `mean` and `weight`, tensors once there was a batch.
+    """
+
+    decay: float = 0.99
+    mean: Any = field(default=0.0, init=False, repr=False)
+    # 1 − decayᵗ: how much of the mean is not the 0 it started from
+    weight: float = field(default=0.0, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _check_decay(self.decay)
+
+    def guess(self, problem: Problem, losses: Tensor) -> Tensor:
+        before = losses.new_tensor(0.0) if self.weight == 0.0 else self.mean / self.weight
+        if losses.numel():
+            self.mean = self.decay * self.mean + (1 - self.decay) * losses.mean()
+            self.weight = self.decay * self.weight + (1 - self.decay)
+        return before
+
+
+@dataclass(frozen=True)
+class Learned(AbstractBaseline):
+    """A module's guess for each instance, trained by the same backward pass: by ½ (f(y) − b)², which adds 0 to values.
+
+    Args:
+        module: from features to the batch shape, or to that and a last dimension of 1.
+        features: of the instances; by default the scores, without gradient.
+
+    Reference: Mnih & Gregor 2014, Neural variational inference and learning in belief networks,
+    https://arxiv.org/abs/1402.0030.
+    """
+
+    module: nn.Module
+    features: Any = None
+
+    def guess(self, problem: Problem, losses: Tensor) -> Tensor:
+        known = problem.structure.parts(tuple(s.detach() for s in problem.scores))
+        found = self.module(known if self.features is None else self.features)
+        batch = losses.shape[1:]
+        if found.shape not in (batch, (*batch, 1)):
+            raise ValueError(
+                f"The module of Learned() should return the batch shape {tuple(batch)}, but returned "
+                f"{tuple(found.shape)}."
+            )
+        return found.reshape(batch)
+
+
+@dataclass
+class RunningScale:
+    """Divides credits by their running standard deviation where that exceeds 1, so that steps are of one size.
+
+    Args:
+        decay: how much of the past is kept at each batch, in [0, 1).
+
+    The state is `mean`, `square` and `weight`. The scale is that of former batches: gradients keep their direction.
+
+    Reference: Mnih & Gregor 2014, https://arxiv.org/abs/1402.0030.
+    """
+
+    decay: float = 0.99
+    mean: Any = field(default=0.0, init=False, repr=False)
+    square: Any = field(default=0.0, init=False, repr=False)
+    weight: float = field(default=0.0, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _check_decay(self.decay)
+
+    def __call__(self, credit: Tensor) -> Tensor:
+        scaled = credit
+        if self.weight:
+            variance = self.square / self.weight - (self.mean / self.weight) ** 2
+            scaled = credit / variance.clamp_min(1.0).sqrt()
+        if credit.numel():
+            self.mean = self.decay * self.mean + (1 - self.decay) * credit.mean()
+            self.square = self.decay * self.square + (1 - self.decay) * credit.square().mean()
+            self.weight = self.decay * self.weight + (1 - self.decay)
+        return scaled
+
+
+def _check_decay(decay: object) -> None:
+    check.positive("decay", decay, or_zero=True)
+    assert isinstance(decay, int | float)
+    if decay >= 1:
+        raise ValueError(f"`decay` should be below 1, but is {decay}.")

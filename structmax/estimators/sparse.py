@@ -1,0 +1,91 @@
+"""Exact expectations under a sparse distribution: f is evaluated where the probability is not 0, and nowhere else."""
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from structmax import check
+from structmax.estimators.expectation import AbstractEstimator, Problem
+from structmax.inference.entmax import sparsemax
+from structmax.inference.sparsemap import sparsemap
+from structmax.inference.topk import topk
+
+
+@dataclass(frozen=True)
+class SparseTopK(AbstractEstimator):
+    """Σ q(y) f(y) with q = sparsemax of the scores ⟨θ, y⟩ of the k best structures. Deterministic.
+
+    Where fewer than k structures have probability, q is the sparsemax over all of Y. Training makes it so: as the
+    scores grow apart, the support shrinks, down to one evaluation of f.
+
+    Args:
+        k: how many of the best structures may have probability, ≥ 1.
+
+    Example:
+        >>> import torch, structmax
+        >>> x, cost = torch.tensor([0.0, 1.4, 2.0]), torch.tensor([3.0, 2.0, 1.0])
+        >>> structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), structmax.SparseTopK(3))
+        Expectation(value=tensor(1.2000), evaluations=2)
+
+    Reference: Correia, Niculae, Aziz & Martins 2020, Efficient marginalization of discrete and structured latent
+    variables via sparsity, https://arxiv.org/abs/2007.01919.
+    """
+
+    k: int = 10
+
+    def __post_init__(self) -> None:
+        check.whole("k", self.k, 1)
+
+    @property
+    def unbiased(self) -> bool:
+        return False
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ("topk",)
+
+    def estimate(self, problem: Problem) -> Tensor:
+        best = topk(problem.named, problem.structure, self.k, backend=problem.backend)
+        q = sparsemax(best.values, 0)
+        return (q * problem.losses(best.parts, q > 0)).sum(0)
+
+
+@dataclass(frozen=True)
+class SparseSupport(AbstractEstimator):
+    """Σ q(y) f(y) with q the distribution of `sparsemap` over few structures. Deterministic.
+
+    On the Simplex q = sparsemax(θ / temperature). The support has at most as many structures as an instance has parts,
+    and one; it needs nothing but best structures.
+
+    Args:
+        temperature: > 0; fewer structures as it falls.
+
+    Example:
+        >>> import torch, structmax
+        >>> x, cost = torch.tensor([0.0, 1.4, 2.0]), torch.tensor([3.0, 2.0, 1.0])
+        >>> structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), structmax.SparseSupport())
+        Expectation(value=tensor(1.2000), evaluations=2)
+
+    Reference: Correia, Niculae, Aziz & Martins 2020, Efficient marginalization of discrete and structured latent
+    variables via sparsity, https://arxiv.org/abs/2007.01919.
+    """
+
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        check.positive("temperature", self.temperature)
+
+    @property
+    def unbiased(self) -> bool:
+        return False
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ("argmax",)
+
+    def estimate(self, problem: Problem) -> Tensor:
+        found = sparsemap(problem.named, problem.structure, temperature=self.temperature, backend=problem.backend)
+        q = found.probabilities
+        # An instance with NaN among its scores has no support to say so.
+        return (q * problem.losses(found.structures, q > 0)).sum(0).masked_fill(found.value.isnan(), math.nan)

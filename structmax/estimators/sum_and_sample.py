@@ -1,0 +1,86 @@
+"""Rao-Blackwellised draws: the best structures are summed, one draw stands for all others."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from structmax import check
+from structmax.contract import AbstractStructure
+from structmax.estimators.expectation import AbstractEstimator, Problem, credited
+from structmax.inference.question import per_instance
+from structmax.inference.sample import Drawn, sample_without_replacement
+from structmax.inference.topk import TopK, topk
+
+
+@dataclass(frozen=True)
+class SumAndSample(AbstractEstimator):
+    """Σ p(y) f(y) over the k best structures, and (1 − Σ p(y)) f(y') with one draw y' of the others.
+
+    Among k + 1 structures drawn without replacement some are not of the k best, and the first of these is an exact
+    draw from p restricted to the others.
+
+    Args:
+        k: how many structures are summed, ≥ 1.
+
+    Example:
+        >>> import torch, structmax
+        >>> x, cost = torch.tensor([9.0, 9.0, 0.0, 0.0]), torch.tensor([1.0, 3.0, 2.0, 2.0])
+        >>> g = torch.Generator().manual_seed(0)
+        >>> estimator = structmax.SumAndSample(2)
+        >>> structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), estimator, generator=g)
+        Expectation(value=tensor(2.), evaluations=3)
+
+    Reference: Liu, Regier, Tripuraneni, Jordan & McAuliffe 2019, Rao-Blackwellized stochastic gradients for discrete
+    distributions, https://arxiv.org/abs/1810.04777.
+    """
+
+    k: int = 1
+
+    def __post_init__(self) -> None:
+        check.whole("k", self.k, 1)
+
+    @property
+    def unbiased(self) -> bool:
+        return True
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return "topk", "sample_without_replacement", "log_partition", "marginals"
+
+    def estimate(self, problem: Problem) -> Tensor:
+        structure, k = problem.structure, self.k
+        best = topk(problem.named, structure, k, backend=problem.backend)
+        drawn = sample_without_replacement(
+            problem.named, structure, k + 1, generator=problem.generator, backend=problem.backend
+        )
+        first = _first_other(structure, best, drawn)
+        both = structure.parts(
+            tuple(
+                torch.cat([kept, _at(draws, first)])
+                for kept, draws in zip(structure.tensors(best.parts), structure.tensors(drawn.parts), strict=True)
+            )
+        )
+        there = torch.cat([~best.values.isneginf(), first.unsqueeze(0) >= 0])
+        losses = problem.losses(both, there)
+        log_p, _ = problem.log_prob(both)
+        p = log_p[:k].exp().where(there[:k], 0.0)
+        # Σ p f over the others is (1 − Σ p) E f(y'), and its gradient (1 − Σ p) E f(y') ∇ log p(y').
+        other = (1.0 - p.detach().sum(0)).clamp_min(0.0) * losses[k:]
+        return credited((p * losses[:k]).sum(0) + other[0], other, log_p[k:])
+
+
+def _first_other(structure: AbstractStructure, best: TopK, drawn: Drawn) -> Tensor:
+    """Which draw is the first that is not one of the best: the batch shape, −1 where none is."""
+    a, b = (torch.cat(per_instance(structure.tensors(found.parts), structure), -1) for found in (drawn, best))
+    # ‖a − b‖² of whole numbers, exact: (k + 1, k, batch)
+    apart = a.square().sum(-1).unsqueeze(1) + b.square().sum(-1) - 2 * torch.einsum("s...p,k...p->sk...", a, b)
+    is_best = ((apart == 0) & ~best.values.isneginf()).any(1)
+    is_other = ~is_best & ~drawn.log_probs.isneginf()
+    return torch.where(is_other.any(0), is_other.to(torch.uint8).argmax(0), -1)
+
+
+def _at(drawn: Tensor, first: Tensor) -> Tensor:
+    """The draw of that number for each instance, the first where it is −1: (1, batch, …)."""
+    index = first.clamp_min(0).reshape(1, *first.shape, *(1,) * (drawn.dim() - first.dim() - 1))
+    return drawn.gather(0, index.expand(1, *drawn.shape[1:]))

@@ -1,0 +1,521 @@
+"""`expect`: exact where it says so, unbiased where it says so, and f asked where it has to be and nowhere else."""
+
+import itertools
+import math
+import time
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import structmax
+from structmax.estimators.without_replacement import order_chances
+
+CASES = {
+    "simplex": (structmax.Simplex(), ((2, 4),)),
+    "bits": (structmax.Bits(torch.tensor([3, 1])), ((2, 3),)),
+    "subset": (structmax.Subset(2, lengths=torch.tensor([4, 2])), ((2, 4),)),
+    "chain": (structmax.LinearChain(torch.tensor([3, 1])), ((2, 3, 2), (2, 2))),
+    "tree": (structmax.SpanningTree(torch.tensor([3, 2]), single_root=True), ((2, 4, 4),)),
+}
+UNBIASED = [
+    structmax.ScoreFunction(),
+    structmax.ScoreFunction(3, structmax.LeaveOneOut()),
+    structmax.ScoreFunction(2, structmax.SelfCritical()),
+    structmax.SumAndSample(1),
+    structmax.SumAndSample(3),
+    structmax.SampleWithoutReplacement(1),
+    structmax.SampleWithoutReplacement(2),
+    structmax.SampleWithoutReplacement(4),
+    structmax.Rebar(),
+]
+ONE_OF_TWO_KINDS = (structmax.Simplex, structmax.Bits)
+DRAWS = 4000
+
+
+class Bend(nn.Module):
+    """A control variate that knows nothing: smooth, and far from f."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(0.7, dtype=torch.float64))
+        self.unused = nn.Parameter(torch.tensor(0.0))
+
+    def forward(self, z):
+        return (self.scale * z * torch.arange(1, 1 + z.shape[-1])).sum(-1).sin()
+
+
+UNBIASED += [structmax.Relax(Bend()), structmax.Relax(Bend(), 1.0, weight=0.0)]
+
+
+def problem(name: str):
+    """A structure, scores with one instance that forbids a part, and what f knows: (2, parts)."""
+    structure, shapes = CASES[name]
+    g = torch.Generator().manual_seed(1)
+    scores = tuple(torch.randn(shape, generator=g, dtype=torch.float64) for shape in shapes)
+    tensors = structure.tensors(structure.parts(scores))
+    weights = torch.randn(2, sum(t[0].numel() for t in tensors), generator=g, dtype=torch.float64)
+    return structure, tuple(t.clone() for t in tensors), weights
+
+
+def losses_of(weights: Tensor):
+    """f(y) = (w · y)² + sin(w · y): nothing an estimator could know."""
+
+    def f(parts, index):
+        tensors = (parts,) if isinstance(parts, Tensor) else [t for t in parts if t is not None]
+        flat = torch.cat([t.flatten(1) for t in tensors], 1)
+        score = (flat * weights[index]).sum(-1)
+        return score**2 + score.sin()
+
+    return f
+
+
+def by_hand(structure, scores, weights, distribution=torch.softmax):
+    """Σ p(y) f(y) of each instance, in plain torch."""
+    f, out = losses_of(weights), []
+    for i in range(2):
+        members = structure.tensors(structure.at((i,), (2,)).enumerate(structure.parts(tuple(s[i] for s in scores))))
+        values = sum((m * s[i]).flatten(1).sum(-1) for m, s in zip(members, scores, strict=True))
+        losses = f(structure.parts(members), torch.full((len(members[0]),), i))
+        out.append((distribution(values, 0) * losses).sum())
+    return torch.stack(out)
+
+
+def gradients(value, leaves):
+    return torch.autograd.grad(value.sum(), leaves)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_enumeration_is_exact(name):
+    structure, scores, weights = problem(name)
+    leaves = [t.requires_grad_() for t in (*scores, weights)]
+    result = structmax.expect(losses_of(weights), structure.parts(scores), structure, structmax.Enumerate())
+    wanted = by_hand(structure, scores, weights)
+    torch.testing.assert_close(result.value, wanted, rtol=1e-12, atol=1e-12)
+    for found, right in zip(gradients(result.value, leaves), gradients(wanted, leaves), strict=True):
+        torch.testing.assert_close(found, right, rtol=1e-10, atol=1e-10)
+    sizes = structmax.log_count(structure.parts(scores), structure).exp().round().sum()
+    assert result.evaluations == int(sizes)
+
+
+@pytest.mark.parametrize("estimator", UNBIASED, ids=repr)
+@pytest.mark.parametrize("name", CASES)
+def test_unbiased(name, estimator):
+    """Value and both gradients are right on average: within 4 standard errors, seeded."""
+    structure, scores, weights = problem(name)
+    if isinstance(estimator, structmax.Rebar | structmax.Relax) and not isinstance(structure, ONE_OF_TWO_KINDS):
+        with pytest.raises(structmax.Refusal, match=r"known for Simplex and Bits, not for .* Try ScoreFunction\(\)"):
+            structmax.expect(losses_of(weights), structure.parts(scores), structure, estimator)
+        return
+    assert estimator.unbiased
+    exact_leaves = [t.clone().requires_grad_() for t in (*scores, weights)]
+    exact = by_hand(structure, exact_leaves[:-1], exact_leaves[-1])
+    right = [exact, *gradients(exact, exact_leaves)]
+    # Draws are instances of a larger batch, with weights of their own.
+    leaves = [t.expand(DRAWS, *t.shape).clone().requires_grad_() for t in (*scores, weights)]
+    g = torch.Generator().manual_seed(7)
+    many = structure.parts(tuple(leaves[:-1]))
+    result = structmax.expect(losses_of(leaves[-1].flatten(0, 1)), many, structure, estimator, generator=g)
+    for found, wanted in zip([result.value, *gradients(result.value, leaves)], right, strict=True):
+        off = (found.mean(0) - wanted).abs()
+        # Where nothing is left to chance it is exact, up to rounding.
+        assert (off <= 4 * found.std(0) / math.sqrt(DRAWS) + 1e-9).all()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_draws_that_cover_everything_are_exact(name):
+    structure, scores, weights = problem(name)
+    leaves = [t.requires_grad_() for t in scores]
+    wanted = gradients(by_hand(structure, scores, weights), leaves)
+    for estimator in (structmax.SampleWithoutReplacement(12), structmax.SumAndSample(40)):
+        result = structmax.expect(losses_of(weights), structure.parts(scores), structure, estimator)
+        for found, right in zip(gradients(result.value, leaves), wanted, strict=True):
+            torch.testing.assert_close(found, right, rtol=1e-8, atol=1e-8)
+
+
+def sparsemax_by_hand(values, dim):
+    ordered = values.sort(descending=True).values
+    sizes = torch.arange(1, len(values) + 1)
+    thresholds = (ordered.cumsum(0) - 1) / sizes
+    return (values - thresholds[int((ordered > thresholds).sum()) - 1]).clamp_min(0)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sparse_sums(name):
+    """Sparsemax over all structures, if k lets it; f is evaluated on the support and nowhere else."""
+    structure, scores, weights = problem(name)
+    leaves = [t.requires_grad_() for t in (*scores, weights)]
+    seen = []
+
+    def f(parts, index):
+        seen.append(index)
+        return losses_of(weights)(parts, index)
+
+    result = structmax.expect(f, structure.parts(scores), structure, structmax.SparseTopK(16))
+    wanted = by_hand(structure, scores, weights, sparsemax_by_hand)
+    torch.testing.assert_close(result.value, wanted)
+    for found, right in zip(gradients(result.value, leaves), gradients(wanted, leaves), strict=True):
+        torch.testing.assert_close(found, right)
+    values = structmax.topk(structure.parts(scores), structure, 16).values
+    support = int((structmax.sparsemax(values, 0) > 0).sum())
+    assert result.evaluations == support == len(torch.cat(seen))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sparse_support(name):
+    structure, scores, weights = problem(name)
+    leaves = [t.requires_grad_() for t in scores]
+    at = structure.parts(scores)
+    result = structmax.expect(losses_of(weights), at, structure, structmax.SparseSupport(0.5))
+    found = structmax.sparsemap(at, structure, temperature=0.5)
+    assert result.evaluations == int(found.counts.sum())
+
+    def value(*tensors):
+        at = structmax.sparsemap(structure.parts(tensors), structure, temperature=0.5)
+        rows = (t.flatten(0, 1) for t in structure.tensors(at.structures))
+        losses = losses_of(weights)(structure.parts(tuple(rows)), torch.arange(2).repeat(len(at.probabilities)))
+        return (at.probabilities * losses.reshape(-1, 2)).sum(0)
+
+    torch.testing.assert_close(result.value, value(*scores))
+    for one, other in zip(gradients(result.value, leaves), gradients(value(*scores), leaves), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_on_the_simplex_the_support_is_that_of_sparsemax():
+    x = torch.tensor([[0.0, 1.5, 1.0, -3.0], [5.0, 0.0, 0.0, 0.0]], dtype=torch.float64, requires_grad=True)
+    cost = torch.randn(4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    wanted = structmax.sparsemax(x) @ cost
+    for estimator in (structmax.SparseSupport(), structmax.SparseTopK(4)):
+        result = structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), estimator)
+        torch.testing.assert_close(result.value, wanted)
+        torch.testing.assert_close(gradients(result.value, [x]), gradients(structmax.sparsemax(x) @ cost, [x]))
+        assert result.evaluations == 3
+
+
+def test_sparse_sums_are_fast():
+    """A decoder of 512 units over 256 classes: most of the work of enumeration is for nothing."""
+    torch.manual_seed(0)
+    decoder = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 1))
+    x = 3 * torch.randn(16, 256)
+
+    def seconds(estimator):
+        # the best of some: whatever else keeps the cores busy only adds
+        taken = []
+        for _ in range(10):
+            leaf = x.clone().requires_grad_()
+            start = time.perf_counter()
+            result = structmax.expect(lambda z, _: decoder(z).squeeze(-1), leaf, structmax.Simplex(), estimator)
+            result.value.mean().backward()
+            taken.append(time.perf_counter() - start)
+        return min(taken)
+
+    assert seconds(structmax.SparseTopK(8)) * 4 < seconds(structmax.Enumerate())
+
+
+# ---------------------------------------------------------------- a learned control variate
+
+
+def relaxed_problem(count=500):
+    """A black box on three classes, and gradients of so many instances."""
+    cost = torch.tensor([7.0, 4.5, 2.0], dtype=torch.float64)
+
+    def gradient(estimator, seed):
+        x = torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64).expand(count, 3).clone().requires_grad_()
+        g = torch.Generator().manual_seed(seed)
+        f = lambda z, _: z.detach() @ cost  # noqa: E731
+        result = structmax.expect(f, x, structmax.Simplex(), estimator, generator=g)
+        result.value.mean().backward()
+        return count * x.grad, result.evaluations
+
+    return gradient
+
+
+def test_relax_learns_to_lower_the_variance():
+    """The module gets the gradient of the mean of ‖g‖², as differences say, and descent along it helps."""
+    gradient = relaxed_problem()
+    control = nn.Linear(3, 1).double()
+    nn.init.zeros_(control.weight)
+    nn.init.zeros_(control.bias)
+    estimator = structmax.Relax(control, weight=0.0)
+    start, evaluations = gradient(estimator, 0)
+    assert evaluations == len(start)
+    slopes = [(p, at, float(p.grad[at])) for p, at in ((control.weight, (0, 1)), (control.bias, (0,)))]
+    for parameter, at, slope in slopes:
+        sizes = []
+        for step in (1e-3, -2e-3):
+            with torch.no_grad():
+                parameter[at] += step
+            sizes.append(float(gradient(estimator, 0)[0].square().sum(-1).mean()))
+        with torch.no_grad():
+            parameter[at] += 1e-3
+        assert math.isclose(slope, (sizes[0] - sizes[1]) / 2e-3, rel_tol=1e-6)
+    optimiser = torch.optim.Adam(control.parameters(), 0.2)
+    for seed in range(60):
+        optimiser.zero_grad()
+        gradient(estimator, seed)
+        optimiser.step()
+    # draws it was not trained on
+    after, _ = gradient(estimator, 60)
+    assert after.var(0).sum() < 0.5 * start.var(0).sum()
+
+
+def test_relax_is_rebar_without_a_module():
+    """A module that says 0 leaves η f, and all gradients of the scores are those of Rebar."""
+    structure, scores, weights = problem("bits")
+    scores[0][0, 1] = -torch.inf
+    nothing = Bend()
+    nn.init.zeros_(nothing.scale)
+    found = []
+    for estimator in (structmax.Rebar(0.7, 0.9), structmax.Relax(nothing, 0.7, 0.9)):
+        x = scores[0].clone().requires_grad_()
+        g = torch.Generator().manual_seed(3)
+        result = structmax.expect(losses_of(weights), x, structure, estimator, generator=g)
+        assert result.evaluations == 6
+        found.append((result.value, *gradients(result.value * torch.tensor([1.0, 2.0]), [x])))
+    torch.testing.assert_close(found[1], found[0])
+    assert found[0][1].isfinite().all()
+
+
+def test_relax_without_gradients_or_structures():
+    """Nobody asks for gradients: f at the draw is all. Nothing feasible: 0, and the module is not disturbed."""
+    module = Bend()
+    assert ask(structmax.Relax(module)).evaluations == 2
+    x = torch.tensor([[-torch.inf] * 3, [0.0, 1.0, -torch.inf]], dtype=torch.float64, requires_grad=True)
+    value = structmax.expect(lambda z, _: z[:, 1] ** 2, x, structmax.Simplex(), structmax.Relax(module)).value
+    value.sum().backward()
+    assert value[0] == 0
+    assert x.grad.isfinite().all()
+    assert not x.grad[0].any()
+    assert module.scale.grad.isfinite()
+    empty = torch.zeros(0, 3, dtype=torch.float64, requires_grad=True)
+    result = structmax.expect(lambda z, _: z[:, 1], empty, structmax.Simplex(), structmax.Relax(module))
+    assert result.value.shape == (0,)
+    assert result.evaluations == 0
+
+
+# ---------------------------------------------------------------- the chances of orders
+
+
+def test_chances_of_orders():
+    """Against the sum over all orders."""
+    p = torch.tensor([[0.3, 0.25], [0.1, 0.5], [0.2, 0.25]], dtype=torch.float64)
+    first, second = order_chances(p)
+    for b in range(2):
+        total, ways_first, ways_second = 0.0, [0.0] * 3, [[0.0] * 3 for _ in range(3)]
+        for order in itertools.permutations(range(3)):
+            chance, left = 1.0, 1.0
+            for draw in order:
+                chance *= float(p[draw, b]) / left
+                left -= float(p[draw, b])
+            total += chance
+            ways_first[order[0]] += chance
+            ways_second[order[0]][order[1]] += chance
+        for s in range(3):
+            assert float(first[s, b]) == pytest.approx(ways_first[s] / total, rel=1e-12)
+            for t in range(3):
+                wanted = (1 - float(p[s, b])) * ways_second[s][t] / ways_first[s]
+                assert float(second[s, t, b]) == pytest.approx(wanted, rel=1e-12)
+
+
+def test_chances_where_nothing_is_left():
+    first, _ = order_chances(torch.tensor([[1.0, 0.5], [0.0, 0.5], [0.0, 0.0]], dtype=torch.float64))
+    torch.testing.assert_close(first, torch.tensor([[1.0, 0.5], [0.0, 0.5], [0.0, 0.0]], dtype=torch.float64))
+
+
+# ---------------------------------------------------------------- baselines and bounds
+
+
+def test_running_mean_and_scale():
+    mean, scale = structmax.RunningMean(0.5), structmax.RunningScale(0.5)
+    f = lambda z, _: 4 * z[:, 0]  # noqa: E731
+    x = torch.zeros(500, 2, dtype=torch.float64, requires_grad=True)
+    g = torch.Generator().manual_seed(0)
+    estimator = structmax.ScoreFunction(baseline=mean, scale=scale)
+    assert not estimator.unbiased
+    variances = []
+    for _ in range(3):
+        value = structmax.expect(f, x, structmax.Simplex(), estimator, generator=g).value
+        variances.append(float(gradients(value, [x])[0].var(0).sum()))
+    assert float(mean.mean / mean.weight) == pytest.approx(2.0, abs=0.2)
+    assert mean.weight == 1 - 0.5**3
+    # centred by the second batch, and divided by the standard deviation 2
+    assert variances[1] < variances[0]
+    assert variances[2] < 0.3 * variances[1] + 1
+
+
+def test_learned_baseline_learns():
+    torch.manual_seed(0)
+    module = nn.Linear(3, 1)
+    features = torch.randn(64, 3)
+    estimator = structmax.ScoreFunction(2, structmax.Learned(module, features))
+    f = lambda z, index: features[index, 0] + 0 * z[:, 0]  # noqa: E731
+    optimiser = torch.optim.SGD(module.parameters(), 0.3)
+    x = torch.zeros(64, 5)
+    for _ in range(60):
+        optimiser.zero_grad()
+        result = structmax.expect(f, x, structmax.Simplex(), estimator)
+        torch.testing.assert_close(result.value, features[:, 0])
+        result.value.mean().backward()
+        optimiser.step()
+    torch.testing.assert_close(module(features).squeeze(-1), features[:, 0], atol=1e-2, rtol=1e-2)
+    by_scores = structmax.ScoreFunction(1, structmax.Learned(nn.Linear(5, 1)))
+    assert structmax.expect(f, x, structmax.Simplex(), by_scores).value.shape == (64,)
+
+
+def test_self_critical_asks_for_the_best():
+    x = torch.randn(6, 4)
+    result = structmax.expect(
+        lambda z, _: z[:, 0], x, structmax.Simplex(), structmax.ScoreFunction(3, structmax.SelfCritical())
+    )
+    assert result.evaluations == 6 * 4
+
+
+def test_vimco():
+    """The gradient of the mean of log mean exp f over K draws, by enumeration of all pairs of draws."""
+    x = torch.randn(3, dtype=torch.float64, generator=torch.Generator().manual_seed(3), requires_grad=True)
+    weights = torch.tensor([0.3, -1.0, 2.0], dtype=torch.float64, requires_grad=True)
+    p = x.softmax(0)
+    both = torch.logaddexp(weights.unsqueeze(0), weights.unsqueeze(1)) - math.log(2)
+    exact = (p.unsqueeze(0) * p.unsqueeze(1) * both).sum()
+    right = [exact, *torch.autograd.grad(exact, [x, weights])]
+    leaves = [t.detach().expand(DRAWS, 3).clone().requires_grad_() for t in (x, weights)]
+    f = lambda z, index: (z * leaves[1][index]).sum(-1)  # noqa: E731
+    g = torch.Generator().manual_seed(0)
+    value = structmax.expect(f, leaves[0], structmax.Simplex(), structmax.Vimco(2), generator=g).value
+    for found, wanted in zip([value, *gradients(value, leaves)], right, strict=True):
+        assert ((found.mean(0) - wanted).abs() <= 4 * found.std(0) / math.sqrt(DRAWS)).all()
+
+
+def test_ppo_starts_as_the_score_function():
+    structure, scores, weights = problem("chain")
+    leaves = [t.requires_grad_() for t in scores]
+    at = structure.parts(scores)
+    f = losses_of(weights)
+    ppo = structmax.Ppo(0.2, 3, structmax.LeaveOneOut())
+    drawn = ppo.draw(f, at, structure, generator=torch.Generator().manual_seed(5))
+    estimator = structmax.ScoreFunction(3, structmax.LeaveOneOut())
+    value = structmax.expect(f, at, structure, estimator, generator=torch.Generator().manual_seed(5)).value
+    torch.testing.assert_close(drawn.losses.mean(0), value)
+    for found, right in zip(gradients(ppo.loss(at, structure, drawn), leaves), gradients(value, leaves), strict=True):
+        torch.testing.assert_close(found, right)
+
+
+def test_ppo_clips():
+    log_p = torch.tensor([0.5, -0.5, 0.5, -0.5], requires_grad=True)
+    advantage = torch.tensor([1.0, 1.0, -1.0, -1.0])
+    value = structmax.Ppo(0.2).surrogate(log_p, torch.zeros(4), advantage)
+    (slope,) = gradients(value, [log_p])
+    torch.testing.assert_close(value, torch.tensor([-1.2, -math.exp(-0.5), math.exp(0.5), 0.8]))
+    assert (slope != 0).tolist() == [False, True, True, False]
+
+
+# ---------------------------------------------------------------- edges
+
+
+ALL = [structmax.Enumerate(), structmax.SparseTopK(3), structmax.SparseSupport(), structmax.Vimco(2), *UNBIASED]
+
+
+@pytest.mark.parametrize("estimator", ALL, ids=repr)
+def test_forbidden_parts_and_batches(estimator):
+    """What is forbidden is never asked for; nothing feasible is 0 without a gradient; batches have any shape."""
+    x = torch.tensor([[[0.0, -torch.inf, 1.0]], [[-torch.inf] * 3]], dtype=torch.float64, requires_grad=True)
+
+    def f(z, index):
+        assert set(index.tolist()) == {0}
+        assert (z[:, 1] == 0).all()
+        return z @ z.new_tensor([1.0, 5.0, 2.0])
+
+    result = structmax.expect(f, x, structmax.Simplex(), estimator)
+    assert result.value.shape == (2, 1)
+    (slope,) = gradients(result.value, [x])
+    assert torch.isfinite(slope).all()
+    assert (slope[1] == 0).all()
+    assert float(slope[0, 0, 1].detach()) == 0
+    assert float(result.value[1, 0].detach()) == 0
+    none = structmax.expect(f, torch.zeros(0, 3), structmax.Simplex(), estimator)
+    assert none.value.shape == (0,)
+    assert none.evaluations == 0
+    one = structmax.expect(lambda z, index: z[:, 0] + index, torch.zeros(3), structmax.Simplex(), estimator)
+    assert one.value.shape == ()
+
+
+@pytest.mark.parametrize("estimator", ALL, ids=repr)
+def test_not_a_number_stays_in_its_instance(estimator):
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    x[1, 2] = math.nan
+    x = x.requires_grad_()
+    value = structmax.expect(lambda z, _: z.sum(-1) ** 2, x, structmax.Bits(), estimator).value
+    (slope,) = gradients(value[[0, 2]], [x])
+    assert value.isnan().tolist() == [False, True, False]
+    assert slope[[0, 2]].isfinite().all()
+
+
+def test_surrogates_are_evaluated_at_their_choice():
+    x = torch.tensor([[0.2, 1.5, 0.3]], requires_grad=True)
+    cost = torch.tensor([1.0, 2.0, 3.0])
+    result = structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), structmax.StraightThrough())
+    assert result.value.tolist() == [2.0]
+    assert result.evaluations == 1
+    assert gradients(result.value, [x])[0].tolist() == [cost.tolist()]
+
+
+def test_seeded():
+    x = torch.randn(5, 4)
+    for estimator in UNBIASED:
+        one, two = (
+            structmax.expect(
+                lambda z, _: z[:, 0], x, structmax.Simplex(), estimator, generator=torch.Generator().manual_seed(1)
+            ).value
+            for _ in range(2)
+        )
+        assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: structmax.ScoreFunction(0), ValueError, "`samples`"),
+        (lambda: structmax.ScoreFunction(1, "mean"), TypeError, r"`baseline` should be None or an object such as Leav"),
+        (lambda: structmax.SumAndSample(0), ValueError, "`k`"),
+        (lambda: structmax.SparseTopK(0), ValueError, "`k`"),
+        (lambda: structmax.SparseSupport(0), ValueError, "`temperature`"),
+        (lambda: structmax.SampleWithoutReplacement(17), ValueError, "`k` should be at most 16"),
+        (lambda: structmax.Vimco(1), ValueError, "`samples`"),
+        (lambda: structmax.Ppo(0.0), ValueError, "`clip`"),
+        (lambda: structmax.Rebar(0.0), ValueError, "`temperature`"),
+        (lambda: structmax.Relax(Bend(), 0.0), ValueError, "`temperature`"),
+        (lambda: structmax.Relax(torch.sin), TypeError, "`control` should be a torch.nn.Module"),
+        (
+            lambda: ask(structmax.Relax(nn.Linear(3, 2)), scores=torch.zeros(4, 3, requires_grad=True)),
+            ValueError,
+            r"should return shape \(2, 4\) for structures of shape \(2, 4, 3\), but returned \(2, 4, 2\)",
+        ),
+        (lambda: structmax.RunningMean(1.0), ValueError, "`decay` should be below 1, but is 1.0"),
+        (lambda: ask(structmax.ScoreFunction), TypeError, "such as ScoreFunction.., but is ScoreFunction itself"),
+        (lambda: ask(None), TypeError, "`estimator` should be an object such as"),
+        (
+            lambda: ask(structmax.ScoreFunction(1, structmax.LeaveOneOut())),
+            ValueError,
+            "`samples` should be at least 2",
+        ),
+        (
+            lambda: ask(structmax.ScoreFunction(1, structmax.Learned(nn.Linear(3, 2)))),
+            ValueError,
+            r"should return the batch shape \(2,\), but returned \(2, 2\)",
+        ),
+        (lambda: ask(f=lambda z, _: z), ValueError, r"for each of the M = 6 structures .* but returned shape \(6, 3\)"),
+        (lambda: ask(f=lambda z, _: 0.0), ValueError, r"but returned float. It is called as f\(parts, index\)"),
+        (
+            lambda: ask(structmax.ScoreFunction(), structure=structmax.Matching(), scores=torch.zeros(20, 20)),
+            structmax.Refusal,
+            r"ScoreFunction\(.*\) asks `sample`, which Matching cannot answer: .* Try SparseSupport\(\)\.",
+        ),
+    ],
+)
+def test_errors(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
+
+
+def ask(estimator=structmax.Enumerate(), f=lambda z, _: z[:, 0], structure=structmax.Simplex(), scores=None):  # noqa: B008
+    return structmax.expect(f, torch.zeros(2, 3) if scores is None else scores, structure, estimator)
