@@ -30,6 +30,7 @@ docs: .venv/stamp-docs
 bench: .venv/stamp-bench
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/structures.py
+	$(BIN)/python benchmarks/sparsemap.py
 
 clean:
 	rm -rf .venv site demo runs

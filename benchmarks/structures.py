@@ -1,4 +1,4 @@
-"""Times the dynamic programs beside their peers: `python benchmarks/structures.py --help`.
+"""Times the structures beside their peers: `python benchmarks/structures.py --help`.
 
 Three tasks of each structure: log-partition and marginals (forward and backward), the best structure, one draw. All
 contenders take turns on the same inputs, and what a peer computes is compared with ours before it is timed.
@@ -39,6 +39,7 @@ class Case:
     peers: Callable[[], dict[str, Contender]]
     # ours, where it is not the questions to the structure
     front: Contender | None = None
+    tasks: tuple[str, ...] = TASKS
 
     @property
     def title(self) -> str:
@@ -49,11 +50,12 @@ class Case:
             return self.front
         structure = self.structure
         scores = (lambda x: x[0]) if structure.Parts is None else (lambda x: structure.Parts(*x))
-        return {
+        asked = {
             "marginals": lambda *x: structmax.log_partition(scores(x), structure, backend="numba"),
             "argmax": lambda *x: structmax.argmax(scores(x), structure, backend="numba"),
             "sample": lambda *x: structmax.sample(scores(x), structure, backend="numba"),
         }
+        return {task: asked[task] for task in self.tasks}
 
 
 def normal(*shapes: tuple[int, ...]) -> Callable[[], Inputs]:
@@ -112,15 +114,49 @@ def shared_chain_peers() -> dict[str, Contender]:
     return {"pytorch-crf": mine} | chain_peers()
 
 
+def root_on_diagonal(arcs: Tensor) -> Tensor:
+    words = arcs[:, 1:, 1:] * (1 - torch.eye(arcs.shape[1] - 1))
+    return words + torch.diag_embed(arcs[:, 0, 1:])
+
+
 def projective_peers() -> dict[str, Contender]:
     import torch_struct
 
     def build(arcs: Tensor) -> Any:
-        # the root's arcs stand on the diagonal
-        words = arcs[:, 1:, 1:] * (1 - torch.eye(arcs.shape[1] - 1))
-        return torch_struct.DependencyCRF(words + torch.diag_embed(arcs[:, 0, 1:]), multiroot=False)
+        return torch_struct.DependencyCRF(root_on_diagonal(arcs), multiroot=False)
 
     return {"torch-struct": of_torch_struct(build)}
+
+
+def spanning_peers() -> dict[str, Contender]:
+    import torch_struct
+
+    def log_partition(arcs: Tensor) -> Tensor:
+        return torch_struct.NonProjectiveDependencyCRF(root_on_diagonal(arcs), multiroot=False).partition
+
+    # it has neither argmax nor samples
+    return {"torch-struct": {"marginals": log_partition}}
+
+
+def matching_peers() -> dict[str, Contender]:
+    from scipy.optimize import linear_sum_assignment
+
+    def argmax(scores: Tensor) -> list[Any]:
+        return [linear_sum_assignment(one, maximize=True) for one in scores.detach().numpy()]
+
+    return {"scipy": {"argmax": argmax}}
+
+
+def subset_peers(k: int) -> dict[str, Contender]:
+    def log_partition(x: Tensor) -> Tensor:
+        """What people write: one step for each item, over all counts, with autograd behind it."""
+        counts = torch.cat([x.new_zeros(len(x), 1), x.new_full((len(x), k), -torch.inf)], 1)
+        for item in x.unbind(1):
+            taken = torch.nn.functional.pad(counts[:, :-1] + item[:, None], (1, 0), value=-torch.inf)
+            counts = torch.logaddexp(counts, taken)
+        return counts[:, k]
+
+    return {"torch": {"marginals": log_partition}}
 
 
 def binary_peers() -> dict[str, Contender]:
@@ -141,6 +177,8 @@ def nobody() -> dict[str, Contender]:
 
 CHAINS = ((32, 64, 20), (64, 128, 64), (8, 1024, 20))
 TREES = ((32, 20), (32, 40), (8, 100))
+GRAPHS = (*TREES, (1, 1000))
+TABLES = ((64, 32, 32), (64, 128, 128), (1, 1000, 1000))
 GRIDS = ((32, 64, 64), (32, 256, 256), (8, 1024, 1024))
 
 CASES = [
@@ -163,6 +201,22 @@ CASES = [
         for b, n in TREES
     ),
     *(Case("binary tree", (b, n), structmax.BinaryTree(), normal((b, n, n)), binary_peers) for b, n in TREES),
+    *(
+        Case(
+            "spanning tree",
+            (b, n),
+            structmax.SpanningTree(single_root=True),
+            normal((b, n + 1, n + 1)),
+            spanning_peers,
+            tasks=TASKS if n < 1000 else ("argmax",),
+        )
+        for b, n in GRAPHS
+    ),
+    *(
+        Case("matching", (b, n, m), structmax.Matching(), normal((b, n, m)), matching_peers, tasks=("argmax",))
+        for b, n, m in TABLES
+    ),
+    Case("subset of 10", (256, 1000), structmax.Subset(10), normal((256, 1000)), lambda: subset_peers(10)),
     *(Case("alignment", (b, n, m), structmax.MonotoneAlignment(), normal((b, n, m)), nobody) for b, n, m in GRIDS),
     *(
         Case(
@@ -209,9 +263,8 @@ def time_case(case: Case, rounds: int) -> list[Row]:
         contenders |= case.peers()
     except ImportError as error:
         print(f"{case.title} without peers: {error}")
-    want = torch.autograd.grad(contenders[OURS]["marginals"](*inputs).sum(), inputs)
     rows = []
-    for task in TASKS:
+    for task in case.tasks:
         calls = {}
         for name, contender in contenders.items():
             if task not in contender:
@@ -221,7 +274,9 @@ def time_case(case: Case, rounds: int) -> list[Row]:
             except Exception as error:
                 print(f"{case.title} {task} without {name}: {type(error).__name__}: {error}")
                 continue
-            if task == "marginals" and name != OURS:
+            if name == OURS:
+                want = got
+            elif task == "marginals":
                 off = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(got, want, strict=True))
                 if off > 1e-3:
                     print(f"{case.title}: marginals of {name} differ from ours by {off:.1e} of the largest")
@@ -256,6 +311,8 @@ def main() -> None:
     torch.set_num_threads(CPU_THREADS)
     stamp = Stamp.now("cpu")
     chosen = [c for c in CASES if not options.only or any(fnmatchcase(c.title, p) for p in options.only)]
+    if not chosen:
+        parser.error(f"nothing matches {options.only}; there are: " + ", ".join(case.title for case in CASES))
     rows = [row for case in chosen for row in time_case(case, options.rounds)]
     columns = list(asdict(rows[0]))
     show(columns, [[f"{v:.3g}" if isinstance(v, float) else str(v) for v in asdict(row).values()] for row in rows])

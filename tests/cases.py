@@ -44,6 +44,16 @@ CASES = {
     "projective tree, labelled": Case(
         structmax.ProjectiveTree(torch.tensor([2, 1]), single_root=True, labelled=True), normal(2, 3, 3, 2)
     ),
+    "spanning tree": Case(structmax.SpanningTree(torch.tensor([3, 1]), single_root=True), normal(2, 4, 4)),
+    "spanning tree, roots": Case(structmax.SpanningTree(torch.tensor([0, 3, 2]), single_root=False), normal(3, 4, 4)),
+    "spanning tree, full": Case(structmax.SpanningTree(single_root=True), normal(1, 5, 5)),
+    "spanning tree, labelled": Case(
+        structmax.SpanningTree(torch.tensor([2, 1]), single_root=False, labelled=True), normal(2, 3, 3, 2)
+    ),
+    "spanning tree, undirected": Case(structmax.SpanningTree(torch.tensor([4, 1, 3]), directed=False), normal(3, 4, 4)),
+    "spanning tree, undirected and labelled": Case(
+        structmax.SpanningTree(torch.tensor([3, 2]), directed=False, labelled=True), normal(2, 3, 3, 2)
+    ),
     "linear chain": Case(structmax.LinearChain(torch.tensor([3, 1, 0])), normals((3, 3, 2), (3, 2, 2))),
     "linear chain, one matrix for all": Case(structmax.LinearChain(), normals((2, 3, 3), (3, 3))),
     "linear chain, a matrix for each position": Case(
@@ -76,6 +86,9 @@ CASES = {
     "binary tree, full": Case(structmax.BinaryTree(), normal(2, 5, 5)),
     "binary tree, labelled": Case(structmax.BinaryTree(torch.tensor([3, 0, 2]), labelled=True), normal(3, 3, 3, 2)),
     "binary tree of one label": Case(structmax.BinaryTree(torch.tensor([3, 4]), labelled=True), normal(2, 4, 4, 1)),
+    "shift-reduce": Case(structmax.ShiftReduce(torch.tensor([4, 1, 0])), normal(3, 7, 2)),
+    "shift-reduce, full": Case(structmax.ShiftReduce(), normal(2, 9, 2)),
+    "shift-reduce of one leaf": Case(structmax.ShiftReduce(), normal(2, 1, 2)),
     "alignment": Case(structmax.MonotoneAlignment(torch.tensor([3, 1, 0]), torch.tensor([2, 3, 0])), normal(3, 3, 3)),
     "alignment in a band": Case(structmax.MonotoneAlignment(torch.tensor([[4], [3]]), band=1), normal(2, 1, 4, 4)),
     "alignment with gaps": Case(
@@ -92,8 +105,27 @@ CASES = {
         structmax.MonotoneAlignment(columns=torch.tensor([3, 2]), gaps=True, local=True, band=1),
         normals((2, 2, 3), (), ()),
     ),
+    "matching": Case(structmax.Matching(torch.tensor([3, 2, 0]), torch.tensor([3, 4, 2])), normal(3, 3, 4)),
+    "matching, square": Case(structmax.Matching(), normal(2, 4, 4)),
+    "matching, tall": Case(structmax.Matching(), normal(1, 2, 4, 2)),
+    "matching, partial": Case(
+        structmax.Matching(torch.tensor([3, 3]), torch.tensor([3, 1]), partial=True), normal(2, 3, 4)
+    ),
+    "small matching": Case(structmax.SmallMatching(torch.tensor([3, 2, 0]), torch.tensor([3, 1, 2])), normal(3, 3, 4)),
+    "small matching, tall": Case(structmax.SmallMatching(), normal(2, 1, 3, 2)),
+    "small matching, partial": Case(
+        structmax.SmallMatching(torch.tensor([3, 2]), torch.tensor([2, 3]), partial=True), normal(2, 3, 3)
+    ),
     "pcfg": Case(structmax.Pcfg(torch.tensor([3, 2, 0])), normals((3, 3, 1), (3, 2, 3, 3), (3, 2), (3, 3, 3, 2))),
     "pcfg, one grammar for all, without spans": Case(
         structmax.Pcfg(torch.tensor([4, 3])), normals((2, 4, 2), (1, 3, 3), (1,))
     ),
+    "bits": Case(structmax.Bits(), normal(3, 5)),
+    "bits with lengths": Case(structmax.Bits(torch.tensor([3, 0, 1])), normal(3, 4)),
+    "subset": Case(structmax.Subset(2), normal(3, 5)),
+    "subset with lengths": Case(structmax.Subset(2, lengths=torch.tensor([4, 2, 3])), normal(3, 4)),
+    "subset of one": Case(structmax.Subset(1), normal(2, 1)),
+    "subset of at most": Case(structmax.Subset(at_most=2), normal(2, 2, 4)),
+    "subset of at most, with lengths": Case(structmax.Subset(at_most=3, lengths=torch.tensor([5, 2, 0])), normal(3, 5)),
+    "subset of none": Case(structmax.Subset(0), normal(2, 3)),
 }

@@ -49,8 +49,13 @@ KERNELS = [
             structmax.Ctc,
             structmax.ProjectiveTree,
             structmax.BinaryTree,
+            structmax.SpanningTree,
+            structmax.Subset,
         )
     ),
+    (structmax.SpanningTree.room, "argmax"),
+    (structmax.Matching.room, "argmax"),
+    (structmax.Matching.room, "project"),
 ]
 
 

@@ -21,10 +21,27 @@ SLOW = {
     testing.law_sample_without_replacement,
     testing.law_smoothed,
     testing.law_smoothed_gradients,
+    testing.law_sparsemap,
+    testing.law_sparsemap_gradients,
     testing.law_topk,
     testing.law_transforms,
 }
-REFERENCE_IN_FULL = {"simplex", "hypergraph", "lattice", "linear chain with gaps", "ctc, blank last"}
+REFERENCE_IN_FULL = {
+    "simplex",
+    "hypergraph",
+    "lattice",
+    "linear chain with gaps",
+    "ctc, blank last",
+    # these have references of their own
+    "spanning tree",
+    "spanning tree, labelled",
+    "spanning tree, undirected",
+    "matching",
+    "matching, partial",
+    "subset",
+    "subset of at most",
+    "bits",
+}
 
 PAIRS = [
     pytest.param(case, law, backend, id=f"{name}-{law.__name__}-{backend}")

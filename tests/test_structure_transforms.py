@@ -1,4 +1,4 @@
-"""Dynamic programs under compile, export, autocast, no_grad and inference_mode."""
+"""Structures under compile, export, autocast, no_grad and inference_mode."""
 
 import pytest
 import torch
@@ -30,6 +30,11 @@ STRUCTURES = {
     "ctc": (structmax.Ctc(torch.tensor([1, 2]), LENGTHS), (3, 4, 3)),
     "lattice": (structmax.Lattice(torch.tensor([[0, 1], [1, 2], [0, 2]]), 0, 2), (3, 3)),
     "hypergraph": (structmax.Hypergraph.from_function(pieces, 4, goal=LENGTHS), (3, 25)),
+    "spanning tree": (structmax.SpanningTree(LENGTHS, single_root=True), (3, 5, 5)),
+    "undirected tree": (structmax.SpanningTree(LENGTHS, directed=False), (3, 4, 4)),
+    "subset": (structmax.Subset(2, lengths=LENGTHS), (3, 4)),
+    "bits": (structmax.Bits(LENGTHS), (3, 4)),
+    "small matching": (structmax.SmallMatching(LENGTHS), (3, 4, 3)),
 }
 
 
@@ -42,12 +47,14 @@ def problem(request):
 
 
 def total(structure, *scores):
-    """A number that needs value, marginals, best structure and a smoothed value."""
+    """A number that needs value, marginals, best structure and, of a recursion, a smoothed value."""
     parts = structure.Parts(*scores) if structure.Parts else scores[0]
     mu = structure.tensors(structmax.marginals(parts, structure))
     best = structure.tensors(structmax.argmax(parts, structure))
     inner = sum((m * b).sum() + (m**2).sum() for m, b in zip(mu, best, strict=True))
-    value = structmax.log_partition(parts, structure) + structmax.smoothed(parts, structure, structmax.L2(1.0))
+    value = structmax.log_partition(parts, structure)
+    if "smoothed" not in structure.intractable:
+        value = value + structmax.smoothed(parts, structure, structmax.L2(1.0))
     return inner + value.sum()
 
 
@@ -60,6 +67,31 @@ def test_compile_gives_the_plain_answer_and_gradient(problem):
         leaves = tuple(t.clone().requires_grad_() for t in scores)
         out = call(structure, *leaves)
         answers.append((out.detach(), *torch.autograd.grad(out, leaves)))
+    for a, b in zip(*answers, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize(
+    ("structure", "shape"),
+    [
+        (structmax.Simplex(), (3, 4)),
+        (structmax.Bits(LENGTHS), (3, 4)),
+        (structmax.Subset(2, lengths=LENGTHS), (3, 4)),
+        (structmax.Matching(LENGTHS), (3, 4, 3)),
+    ],
+    ids=["simplex", "bits", "subset", "matching"],
+)
+def test_compile_of_projections_and_draws(structure, shape):
+    def ask(x):
+        best = structmax.argmax(x, structure) + structmax.topk(x, structure, 2).values.nan_to_num(neginf=0.0).sum()
+        return (structmax.sparse_marginals(x, structure, 0.5) * best).sum()
+
+    torch._dynamo.reset()
+    answers = []
+    for call in (ask, torch.compile(ask, fullgraph=True, backend="aot_eager")):
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).requires_grad_()
+        out = call(x)
+        answers.append((out.detach(), *torch.autograd.grad(out, x)))
     for a, b in zip(*answers, strict=True):
         torch.testing.assert_close(a, b)
 
