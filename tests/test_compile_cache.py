@@ -154,3 +154,22 @@ def test_warm_up_says_how_long_it_took():
     start = time.perf_counter()
     seconds = structmax.warm_up(structmax.Simplex(), torch.float64)
     assert 0 <= seconds <= time.perf_counter() - start + 0.01
+
+
+def test_processes_that_compile_at_once_do_not_take_each_others_functions(tmp_path):
+    from structmax.numerics.kernel_numba import _Index
+
+    first, second = (_Index(str(tmp_path), "kernel", "stamp") for _ in range(2))
+    first.save("float32", "compiled for float32")
+    # the second process had read the index before the first one wrote to it
+    (tmp_path / "kernel.nbi").unlink()
+    second.save("float64", "compiled for float64")
+    first.save("int64", "compiled for int64")
+    assert second.load("float64") == "compiled for float64"
+    assert first.load("int64") == "compiled for int64"
+    assert first.load("float32") is None
+    assert len(list(tmp_path.glob("*.nbc"))) == 2
+    changed = _Index(str(tmp_path), "kernel", "another stamp")
+    changed.save("float64", "compiled anew")
+    assert changed.load("float64") == "compiled anew"
+    assert len(list(tmp_path.glob("*.nbc"))) == 1

@@ -14,6 +14,7 @@ from typing import Any
 
 import numba
 import torch
+from numba.core.caching import IndexDataCacheFile
 
 # Below this many element visits per thread, waking another thread costs more than it saves.
 GRAIN = 1 << 15
@@ -23,6 +24,25 @@ GRAIN = 1 << 15
 def _digest(folder: Path) -> str:
     files = sorted(folder.glob("kernel_numba*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+class _Index(IndexDataCacheFile):
+    """Names a cached function after its signature and source, where Numba counts.
+
+    Processes that compile at once would take the same number, and one would find what the other compiled. Here the
+    worst is that an entry is lost and compiled once more. What an older source left behind is removed.
+    """
+
+    def save(self, key: Any, data: Any) -> None:
+        stem = self._index_name.removesuffix(".nbi")
+        known = self._load_index()
+        if not known:
+            for old in Path(self._cache_path).glob(f"{stem}.*.nbc"):
+                old.unlink(missing_ok=True)
+        digest = hashlib.sha256(repr((self._source_stamp, key)).encode()).hexdigest()
+        name = f"{stem}.{digest[:16]}.nbc"
+        self._save_data(name, data)
+        self._save_index({**self._load_index(), key: name})
 
 
 def compiled(*freedoms: str) -> Callable[[Callable], Any]:
@@ -44,7 +64,8 @@ def compiled(*freedoms: str) -> Callable[[Callable], Any]:
             return numba.njit(function, **options)
         index = kernel._cache._cache_file
         folders = Path(function.__code__.co_filename).parent, Path(__file__).parent
-        index._source_stamp = (index._source_stamp, *map(_digest, folders))
+        stamp = (index._source_stamp, *map(_digest, folders))
+        kernel._cache._cache_file = _Index(index._cache_path, index._index_name.removesuffix(".nbi"), stamp)
         return kernel
 
     return compile_lazily
