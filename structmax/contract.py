@@ -82,6 +82,11 @@ GROUPS = {
 EXTRAS = ("k", "noise", "alpha", "gamma", "d_value", "regularised", "start", "max_iter", "tol")
 
 
+def families(*stems: str) -> list[str]:
+    """The functions whose names begin so: "smoothed" stands for all that ask about a smoothed recursion."""
+    return [name for name in RETURNS if name.startswith(stems)]
+
+
 def returns(*kinds: str) -> Callable[[F], F]:
     """Names the outputs of a room's function, so that compilers know their shapes without running it.
 

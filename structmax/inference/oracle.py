@@ -4,8 +4,6 @@ Losses and estimators ask at scores of their own making, shifted or perturbed: t
 named parts of a structure only here.
 """
 
-import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from structmax import backends
 from structmax.contract import AbstractStructure
 from structmax.inference.max_marginals import max_marginals
 from structmax.inference.perturb import Noise
-from structmax.inference.question import per_instance
-from structmax.inference.rule import constant
+from structmax.inference.question import answers, flat, unflat
 from structmax.inference.sparse_marginals import sparse_marginals
 from structmax.inference.sparsemap import sparsemap
 
@@ -53,7 +49,7 @@ class Oracle:
 
     def answers(self, name: str, scores: Tensors) -> bool:
         """Whether some backend has this function for scores on their device."""
-        return _constant(self.structure.room, name, scores[0].device.type)
+        return answers(self.structure.room, name, scores[0].device.type)
 
     def possible(self, scores: Tensors) -> Tensors:
         """False for padding and for forbidden parts, which no structure has.
@@ -76,25 +72,11 @@ class Oracle:
 
     def flat(self, tensors: Tensors) -> Tensor:
         """All parts of each instance in one vector: (batch, P)."""
-        return torch.cat(per_instance(tensors, self.structure), -1)
+        return flat(tensors, self.structure)
 
-    def unflat(self, flat: Tensor, like: Tensors) -> Tensors:
+    def unflat(self, vectors: Tensor, like: Tensors) -> Tensors:
         """The way back, to the shapes of `like`."""
-        batch = self.rank(like)
-        pieces = flat.split([math.prod(t.shape[batch:]) for t in like], -1)
-        return tuple(piece.reshape(t.shape) for piece, t in zip(pieces, like, strict=True))
-
-
-# A compiler takes the answer as it is, and follows no imports.
-@constant
-def _constant(room: str, name: str, device: str) -> bool:
-    return _answers(AbstractStructure.registry[room], name, device)
-
-
-# The class is the key, not its name: people define theirs anew in a notebook.
-@functools.cache
-def _answers(structure: type[AbstractStructure], name: str, device: str) -> bool:
-    return None in backends.explain(structure.room, name, device).values()
+        return unflat(vectors, like, self.structure)
 
 
 def plus(a: Tensors, b: Tensors, weight: float = 1.0) -> Tensors:

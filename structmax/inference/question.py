@@ -1,14 +1,17 @@
 """What questions to a structure share: the front that checks scores, and the rule of those without a gradient."""
 
+import functools
+import math
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from structmax import check
+from structmax import backends, check
 from structmax.contract import AbstractStructure, Scores
-from structmax.inference.rule import ask, rule
+from structmax.inference.rule import ask, constant, rule
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,20 @@ class Discrete(Function):
 discrete_rule = rule(Discrete)
 
 
+# A compiler takes the answer as it is, and follows no imports.
+@constant
+def answers(room: str, name: str, device: str, backend: str = "auto") -> bool:
+    """Whether a room has this function for scores on that device, on some backend or on one."""
+    return _answers(AbstractStructure.registry[room], name, device, backend)
+
+
+# The class is the key, not its name: people define theirs anew in a notebook.
+@functools.cache
+def _answers(structure: type[AbstractStructure], name: str, device: str, backend: str) -> bool:
+    reasons = backends.explain(structure.room, name, device)
+    return None in (reasons.values() if backend == "auto" else (reasons.get(backend),))
+
+
 def front(scores: Scores, structure: AbstractStructure, backend: str) -> tuple[tuple[Tensor, ...], Asked]:
     """Checked part tensors, and the question's companion."""
     if not isinstance(structure, AbstractStructure):
@@ -70,6 +87,19 @@ def per_instance(tensors: tuple[Tensor, ...], structure: AbstractStructure) -> l
     """Each part tensor with what belongs to one instance in one last dimension."""
     batch = tensors[0].dim() - structure.event_dim
     return [t.flatten(batch) if t.dim() > batch else t.unsqueeze(-1) for t in tensors]
+
+
+def flat(tensors: tuple[Tensor, ...], structure: AbstractStructure) -> Tensor:
+    """All parts of each instance in one vector: (batch, P)."""
+    return torch.cat(per_instance(tensors, structure), -1)
+
+
+def unflat(vectors: Tensor, like: tuple[Tensor, ...], structure: AbstractStructure) -> tuple[Tensor, ...]:
+    """The way back, from vectors (…, P) to tensors of the events of `like`, behind whatever stands in front of P."""
+    batch = like[0].dim() - structure.event_dim
+    events = [t.shape[batch:] for t in like]
+    pieces = vectors.split([math.prod(event) for event in events], -1)
+    return tuple(p.reshape(*p.shape[:-1], *event) for p, event in zip(pieces, events, strict=True))
 
 
 def inner(a: tuple[Tensor, ...], b: tuple[Tensor, ...], structure: AbstractStructure) -> Tensor:

@@ -11,10 +11,10 @@ from typing import Any
 from torch import Tensor
 from torch.autograd import Function
 
-from structmax import backends, check
+from structmax import check
 from structmax.contract import AbstractStructure, Scores
-from structmax.inference.question import Asked, front
-from structmax.inference.rule import constant, rule
+from structmax.inference.question import Asked, answers, front
+from structmax.inference.rule import rule
 from structmax.inference.sparsemap import sparsemap
 
 
@@ -66,13 +66,6 @@ projection_rule = rule(Projection)
 projection_jvp_rule = rule(ProjectionJvp)
 
 
-@constant
-def _projects(room: str, device: str, backend: str) -> bool:
-    """Whether the room projects directly."""
-    reasons = backends.explain(room, "project", device)
-    return None in (reasons.values() if backend == "auto" else (reasons.get(backend),))
-
-
 def sparse_marginals(
     scores: Scores, structure: AbstractStructure, temperature: float = 1.0, *, backend: str = "auto"
 ) -> Any:
@@ -99,6 +92,6 @@ def sparse_marginals(
     """
     check.positive("temperature", temperature)
     tensors, asked = front(scores, structure, backend)
-    if not _projects(structure.room, tensors[0].device.type, backend):
+    if not answers(structure.room, "project", tensors[0].device.type, backend):
         return sparsemap(scores, structure, temperature=temperature, backend=backend).marginals
     return structure.parts(projection_rule(asked, *(tensor / temperature for tensor in tensors)))

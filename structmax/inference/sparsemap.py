@@ -27,7 +27,7 @@ from torch.autograd import Function
 
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
-from structmax.inference.question import Asked, front, inner, per_instance, scaled
+from structmax.inference.question import Asked, flat, front, inner, scaled, unflat
 from structmax.inference.rule import ask, rule
 from structmax.numerics.active_set import lists_of
 
@@ -94,12 +94,11 @@ class Task:
 
     def flat(self, tensors: tuple[Tensor, ...]) -> Tensor:
         """All parts of each instance in one vector: (batch, P)."""
-        return torch.cat(per_instance(tensors, self.asked.structure), -1)
+        return flat(tensors, self.asked.structure)
 
-    def unflat(self, flat: Tensor, like: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        batch = flat.dim() - 1
-        pieces = flat.split([math.prod(t.shape[batch:]) for t in like], -1)
-        return tuple(piece.reshape(t.shape) for piece, t in zip(pieces, like, strict=True))
+    def unflat(self, vectors: Tensor, like: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The way back, to the shapes of `like`."""
+        return unflat(vectors, like, self.asked.structure)
 
     def mask(self, tensors: tuple[Tensor, ...]) -> Tensor:
         """Which parts are regularised: (P,)."""
@@ -251,14 +250,10 @@ class SparseMAP:
         They are made when asked for, from lists of their parts.
         """
         like = self.structure.tensors(self.marginals)
-        batch = self.lists.dim() - 2
-        sizes = [math.prod(t.shape[batch:]) for t in like]
-        flat = like[0].new_zeros((*self.lists.shape[:-1], sum(sizes) + 1))
-        flat.scatter_add_(-1, self.lists.long(), flat.new_ones(()).expand(self.lists.shape))
-        pieces = flat.movedim(-2, 0)[..., :-1].split(sizes, -1)
-        return self.structure.parts(
-            tuple(piece.reshape(piece.shape[:1] + t.shape) for piece, t in zip(pieces, like, strict=True))
-        )
+        parts = flat(like, self.structure).shape[-1]
+        vectors = like[0].new_zeros((*self.lists.shape[:-1], parts + 1))
+        vectors.scatter_add_(-1, self.lists.long(), vectors.new_ones(()).expand(self.lists.shape))
+        return self.structure.parts(unflat(vectors.movedim(-2, 0)[..., :-1], like, self.structure))
 
 
 def sparsemap(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from structmax import backends
 from structmax.contract import AbstractStructure, Scores
-from structmax.inference.question import per_instance
+from structmax.inference.question import flat, unflat
 
 MakeScores = Callable[[torch.Generator, torch.dtype], Scores]
 
@@ -42,14 +42,11 @@ class Case:
         return (out,) if isinstance(out, Tensor) else self.structure.tensors(out)
 
     def vector(self, tensors: tuple[Tensor, ...]) -> Tensor:
-        return torch.cat(per_instance(tensors, self.structure), -1)
+        return flat(tensors, self.structure)
 
     def unflat(self, vectors: Tensor, scores: tuple[Tensor, ...]) -> Any:
         """The way back: vectors (…, batch, d) to parts shaped like the scores."""
-        rank = scores[0].dim() - self.structure.event_dim
-        events = [t.shape[rank:] for t in scores]
-        pieces = vectors.split([math.prod(event) for event in events], -1)
-        return self.parts(tuple(p.reshape(*p.shape[:-1], *e) for p, e in zip(pieces, events, strict=True)))
+        return self.parts(unflat(vectors, scores, self.structure))
 
     def members(self, scores: tuple[Tensor, ...]) -> Tensor:
         """All structures of each instance as vectors: (batch, M, d), rows of −1 where an instance has fewer."""

@@ -3,29 +3,14 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from structmax.contract import families
 from structmax.numerics.pairs import AbstractMatching
 
 _PERMANENT = (
     "the partition function of matchings is a permanent, which nobody can compute fast (#P-hard). Try `sinkhorn`, its "
     "entropic relaxation, `sparse_marginals`, `perturb_and_map`, or `SmallMatching`, exact up to 12 on one side."
 )
-_OF_THE_PERMANENT = (
-    "log_partition",
-    "marginals",
-    "log_partition_and_marginals",
-    "marginals_jvp",
-    "sample",
-    "sample_without_replacement",
-    "given_log_partition",
-    "given_log_partition_and_marginals",
-    "given_marginals_jvp",
-    "smoothed",
-    "smoothed_and_marginals",
-    "smoothed_marginals_jvp",
-    "smoothed_sample",
-    "smoothed_log_prob",
-    "smoothed_log_prob_pullback",
-)
+_OF_THE_PERMANENT = families("log_partition", "marginals", "sample", "given", "smoothed")
 
 
 @dataclass(frozen=True)

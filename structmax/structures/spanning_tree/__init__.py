@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from structmax import check
-from structmax.contract import AbstractStructure, Scores
+from structmax.contract import AbstractStructure, Scores, families
 from structmax.numerics.arcs import (
     ArcConventions,
     check_arcs,
@@ -66,17 +66,7 @@ class SpanningTree(ArcConventions, AbstractStructure):
     directed: bool = field(default=True, kw_only=True)
 
     per_instance: ClassVar[tuple[str, ...]] = ("lengths",)
-    intractable: ClassVar[dict[str, str]] = dict.fromkeys(
-        (
-            "smoothed",
-            "smoothed_and_marginals",
-            "smoothed_marginals_jvp",
-            "smoothed_sample",
-            "smoothed_log_prob",
-            "smoothed_log_prob_pullback",
-        ),
-        NO_RECURSION,
-    )
+    intractable: ClassVar[dict[str, str]] = dict.fromkeys(families("smoothed"), NO_RECURSION)
 
     def __post_init__(self) -> None:
         if self.directed and not isinstance(self.single_root, bool):
