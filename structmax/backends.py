@@ -275,7 +275,7 @@ def _run(
         out = plan.function(*arguments, **keywords, **constants)
     outputs = [tensor.to(scores.device) for tensor in _listed(out)] if fetched else _listed(out)
     return [
-        # An operator may not return its argument.
+        # Nobody wants to find his own tensor in the answer.
         tensor.clone()
         if any(tensor is argument for argument in arguments)
         else tensor.to(dtype)
@@ -384,7 +384,18 @@ def _fake(
     return outputs
 
 
-_library.impl("call", _run, "CompositeExplicitAutograd")
+def _operator(tensors: list[Tensor], named: list[Tensor], *rest: Any) -> list[Tensor]:
+    """What compilers see: no output may share memory with an argument or with another output."""
+    taken = {tensor.untyped_storage()._cdata for tensor in (*tensors, *named)}
+    outputs = []
+    for tensor in _run(tensors, named, *rest):
+        shared = tensor.untyped_storage()._cdata in taken
+        outputs.append(tensor.clone() if shared else tensor)
+        taken.add(outputs[-1].untyped_storage()._cdata)
+    return outputs
+
+
+_library.impl("call", _operator, "CompositeExplicitAutograd")
 torch.library.register_fake("structmax::call", _fake, lib=_library)
 
 
