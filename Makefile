@@ -31,6 +31,7 @@ bench: .venv/stamp-bench
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/structures.py
 	$(BIN)/python benchmarks/sparsemap.py
+	$(BIN)/python benchmarks/modules.py
 
 clean:
 	rm -rf .venv site demo runs

@@ -1,5 +1,10 @@
 """Modules: parameters → scores → a question. Each bears the stem of its function."""
 
+from structmax.nn.attention import Attention
+from structmax.nn.biaffine import Biaffine
+from structmax.nn.binary_tree_lstm import BinaryTreeLSTM
+from structmax.nn.child_sum_tree_lstm import ChildSumTreeLSTM
+from structmax.nn.crf import CRF
 from structmax.nn.losses import Entmax15Loss, EntmaxLoss, NormmaxLoss, SparsemaxLoss
 from structmax.nn.mappings import (
     Budget,
@@ -20,9 +25,32 @@ from structmax.nn.mappings import (
     Sparsemax,
     TopkSparsemax,
 )
+from structmax.nn.merge_parser import MergeParser
+from structmax.nn.pyramid_tree_lstm import PyramidTreeLSTM
+from structmax.nn.sinkhorn_attention import SinkhornAttention
+from structmax.nn.soft_dtw import SoftDTWLoss
+from structmax.nn.spinn import Spinn
+from structmax.nn.structured_attention import Pairs, Segments, StructuredAttention, Trees
+from structmax.nn.structured_losses import (
+    CrfLoss,
+    MarginSparsemapLoss,
+    PerceptronLoss,
+    PerturbedLoss,
+    SmoothedLoss,
+    SoftmaxMarginLoss,
+    SparsemapLoss,
+    SvmLoss,
+)
+from structmax.nn.tree_gcn import TreeGCN
 
 __all__ = [
+    "CRF",
+    "Attention",
+    "Biaffine",
+    "BinaryTreeLSTM",
     "Budget",
+    "ChildSumTreeLSTM",
+    "CrfLoss",
     "Csoftmax",
     "Csparsemax",
     "Entmax",
@@ -33,14 +61,31 @@ __all__ = [
     "GumbelEntmax",
     "GumbelSoftmax",
     "GumbelSparsemax",
+    "MarginSparsemapLoss",
+    "MergeParser",
     "Normmax",
     "NormmaxLoss",
     "Oscarmax",
+    "Pairs",
+    "PerceptronLoss",
+    "PerturbedLoss",
     "ProxOwl",
     "ProxTv",
+    "PyramidTreeLSTM",
+    "Segments",
+    "SinkhornAttention",
+    "SmoothedLoss",
     "SmoothedMax",
+    "SoftDTWLoss",
     "Softmax",
+    "SoftmaxMarginLoss",
+    "SparsemapLoss",
     "Sparsemax",
     "SparsemaxLoss",
+    "Spinn",
+    "StructuredAttention",
+    "SvmLoss",
     "TopkSparsemax",
+    "TreeGCN",
+    "Trees",
 ]

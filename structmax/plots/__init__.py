@@ -1,1 +1,6 @@
-"""Pictures. Each function takes arrays or nothing, returns a matplotlib Figure, and touches no global state."""
+"""Pictures. They are made of arrays and files, and touch no global state.
+
+`simplex` and `curves` return matplotlib Figures, `structures` SVG, `report` a page of both. What they are made of:
+`series` finds the curves in a run's metrics; `trees`, `arcs`, `sequences` and `heat_map` draw one kind of structure
+each, with the shapes of `svg`; `charts` and `page` are the report's curves, bars, tables and style.
+"""

@@ -1,0 +1,16 @@
+"""The command line: `structmax …`. What it prints with and draws with comes with the extra `recipes`."""
+
+import importlib.util
+import sys
+
+
+def main() -> None:
+    """`structmax list | run | compare | plot | report | info | bench`."""
+    missing = [package for package in ("typer", "rich", "matplotlib") if importlib.util.find_spec(package) is None]
+    if missing:
+        sys.exit(
+            f"The command line needs {' and '.join(missing)}, not found here. Try: pip install 'structmax[recipes]'"
+        )
+    from structmax.cli.app import app
+
+    app()

@@ -1,0 +1,112 @@
+"""The commands, each a function; those of recipes are made when they are called."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from typer.core import TyperGroup
+
+from structmax import bench, recipes
+from structmax.cli import compare, info, run
+from structmax.cli.speech import console, say, table
+from structmax.training import RunFolder
+
+# in the folder of the only run, or else in the present one
+CURVES = Path("curves.png")
+
+app = typer.Typer(
+    name="structmax",
+    help="Structures inside neural networks: train, compare, look.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def by_recipe(name: str, help: str, command: Callable[[recipes.Recipe], Any]) -> None:
+    """A command of each recipe, made when it is called: no recipe is imported in vain."""
+
+    class Group(TyperGroup):
+        def list_commands(self, ctx: Any) -> list[str]:
+            return recipes.names()
+
+        def get_command(self, ctx: Any, cmd_name: str) -> Any:
+            return command(recipes.find(cmd_name)) if cmd_name in recipes.names() else None
+
+    group = typer.Typer(cls=Group, no_args_is_help=True)
+    # typer takes a group without commands for a mistake, unless it has a callback
+    group.callback()(lambda: None)
+    app.add_typer(group, name=name, help=help)
+
+
+by_recipe("run", "Train a recipe; its settings are the flags.", run.command)
+by_recipe("compare", "Train a recipe in several settings, with several seeds.", compare.command)
+
+
+@app.command("list")
+def list_recipes() -> None:
+    """The recipes."""
+    for name in recipes.names():
+        say(f"{name:<12}{recipes.find(name).about.partition(chr(10))[0]}")
+
+
+def _runs_of(path: Path) -> list[RunFolder]:
+    """The run of that folder, or all runs of that comparison; or an error of usage."""
+    folder = RunFolder(path)
+    if folder.config is not None:
+        return [folder]
+    if (compared := folder.read("compare.json")) is not None:
+        return [RunFolder(path / name) for name in compared["runs"].values()]
+    raise typer.BadParameter(f"{path} should hold a config.json or a compare.json, but has neither. Is it a run?")
+
+
+@app.command("plot")
+def plot_runs(
+    runs: Annotated[list[Path], typer.Argument(help="folders of runs or of comparisons")],
+    to: Annotated[
+        Path, typer.Option(help="the picture; by default, curves.png in the folder of the only run")
+    ] = CURVES,
+) -> None:
+    """Learning curves of one run or of several, in one picture."""
+    from structmax.plots import curves
+
+    folders = [folder for run in runs for folder in _runs_of(run)]
+    figure = curves.draw({folder.path.name: folder.rows for folder in folders})
+    path = runs[0] / to if to == CURVES and len(runs) == 1 else to
+    RunFolder(path.parent).move_in(path.name, figure.savefig)
+    say(f"The curves: {path}")
+
+
+@app.command("report")
+def rewrite_report(run: Annotated[Path, typer.Argument(help="folder of a run or of a comparison")]) -> None:
+    """Writes the report anew."""
+    from structmax.plots import report
+
+    _runs_of(run)
+    say(f"The report: {report.write(run)}")
+
+
+@app.command("info")
+def show_info() -> None:
+    """Versions, devices, which backend answers what, caches, recipes."""
+    info.show()
+
+
+@app.command("bench")
+def time_questions(
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    only: Annotated[str, typer.Option(help="part of a title: rows that have it")] = "",
+) -> None:
+    """Times the main questions of the main structures on this machine."""
+    if device.partition(":")[0] == "cuda" and not torch.cuda.is_available():
+        raise typer.BadParameter(f"--device should be one of this machine, but is {device!r}, and no GPU is found.")
+    lines = table(f"milliseconds on {device}", "size", "forward", "and backward")
+    for row in bench.measure(device, only):
+        both = "–" if row.both is None else f"{row.both:.3f}"
+        lines.add_row(row.case.title, row.case.size, f"{row.forward:.3f}", both)
+    if not lines.row_count:
+        titles = ", ".join(case.title for case in bench.CASES)
+        raise typer.BadParameter(f"--only should be part of one of {titles}, but is {only!r}.")
+    console.print(lines)

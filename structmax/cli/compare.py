@@ -1,0 +1,178 @@
+"""`structmax compare <recipe>`: runs of several settings and seeds, side by side. Finished ones are not run again."""
+
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+from rich.progress import track
+
+from structmax import recipes
+from structmax.cli import flags
+from structmax.cli.run import drawn, show_report
+from structmax.cli.speech import console, number, say, spoken, table
+from structmax.recipes import Recipe
+from structmax.training import Interrupted, RunError, RunFolder, Settings, comparison, name_of, run
+from structmax.training.comparison import Member, Outcome
+from structmax.training.interruption import Interruption
+
+PANEL = "Comparison"
+# between two looks at the signals that came in
+PATIENCE = 0.2
+
+
+def command(recipe: Recipe) -> Any:
+    """The command that compares runs of a recipe."""
+
+    def act(ctx: typer.Context, given: dict[str, Any]) -> None:
+        over, config = _asked(recipe, given)
+        name = given["name"] or f"over={'+'.join(over)}" + ("," + name_of(config)) * (name_of(config) != "default")
+        folder = RunFolder(given["folder"] / recipe.name / name)
+        members = comparison.members(config, over, given["seeds"])
+        say(f"{len(members)} runs of {recipe.name} in {folder.path}")
+        if given["overwrite"]:
+            for member in members:
+                RunFolder(folder.path / member.name).clear()
+        with spoken("The same command goes on: finished runs are kept."):
+            outcomes = dict(_outcomes(recipe.name, members, folder.path, given["jobs"]))
+        rows = comparison.rows(members, outcomes, recipe.task.best)
+        _write(folder, recipe, over, given["seeds"], rows, members)
+        _show(rows)
+        show_report(_drawn(folder, members), given["open"])
+        if any(row["error"] for row in rows):
+            raise typer.Exit(1)
+
+    own = [
+        flags.flag("over", list[str], ..., "field=a,b,c: what differs; all for every choice; may come again", PANEL),
+        flags.flag("seeds", int, 3, "runs of each setting, with seeds from 0", PANEL),
+        flags.flag("jobs", int, 1, "runs at a time, each a process", PANEL),
+    ]
+    shared = [flag for flag in flags.of_config(recipe.name, recipe.config) if flag.name != "seed"]
+    about = f"Compares settings of {recipe.name}: the product of all --over, each with several seeds."
+    return flags.command(recipe.name, about, [*own, *shared, *flags.of_place("comparison")], act)
+
+
+def _asked(recipe: Recipe, given: dict[str, Any]) -> tuple[dict[str, list[Any]], Settings]:
+    over = flags.parsed(recipe.config, given["over"])
+    if "seed" in over or given["seeds"] < 1 or given["jobs"] < 1:
+        raise typer.BadParameter("--seeds and --jobs should be at least 1, and --seeds says how many seeds there are.")
+    base = {field.name: given[field.name] for field in fields(recipe.config) if field.name in given}
+    for name, values in over.items():
+        for value in values:
+            flags.build(recipe.config, base | {name: value})
+    return over, flags.build(recipe.config, base)
+
+
+# ---------------------------------------------------------------- the runs
+
+
+def _outcomes(recipe: str, members: Sequence[Member[Any]], folder: Path, jobs: int) -> Iterator[tuple[str, Outcome]]:
+    """Of each member as it ends; a line says so."""
+    ended = _in_turn(recipe, members, folder) if jobs == 1 else _at_once(recipe, members, folder, jobs)
+    is_watched = console.is_terminal
+    for name, outcome in track(ended, "", len(members), console=console, transient=True, disable=not is_watched):
+        if outcome.summary:
+            test = "  ".join(f"{metric} {number(value)}" for metric, value in outcome.summary["test"].items())
+            say(f"{name}  {test}  {outcome.summary['seconds']:.1f} s")
+        else:
+            say(f"{name}  failed: {outcome.error}")
+        yield name, outcome
+
+
+def _in_turn(recipe: str, members: Sequence[Member[Any]], folder: Path) -> Iterator[tuple[str, Outcome]]:
+    for member in members:
+        yield member.name, _outcome(recipe, member.config, folder / member.name)
+
+
+def _at_once(recipe: str, members: Sequence[Member[Any]], folder: Path, jobs: int) -> Iterator[tuple[str, Outcome]]:
+    """Processes that take one run after the other. A signal is handed on to them, and each saves where it is."""
+    threads = max(torch.get_num_threads() // jobs, 1)
+    spawn = multiprocessing.get_context("spawn")
+    waiting = list(reversed(members))
+    running: dict[Future[Outcome], str] = {}
+    with ProcessPoolExecutor(jobs, spawn, torch.set_num_threads, (threads,)) as pool, Interruption() as interruption:
+        while waiting or running:
+            # no more than there are processes for: what a process has been given cannot be taken back
+            while waiting and len(running) < jobs:
+                member = waiting.pop()
+                running[pool.submit(_outcome, recipe, member.config, folder / member.name)] = member.name
+            done = wait(running, PATIENCE, FIRST_COMPLETED).done
+            if interruption.number:
+                for child in multiprocessing.active_children():
+                    child.terminate()
+                wait(running)
+                raise Interrupted(interruption.number)
+            try:
+                yield from [(running.pop(future), future.result()) for future in done]
+            except BrokenProcessPool:
+                raise RunError(
+                    f"A process was killed, perhaps for want of memory. Try fewer --jobs than {jobs}."
+                ) from None
+
+
+def _outcome(recipe: str, config: Settings, folder: Path) -> Outcome:
+    """Runs one member, unless it has been run. Its failure is an outcome; a signal is not."""
+    try:
+        is_new = RunFolder(folder).summary is None
+        summary = run(recipes.find(recipe).task, config, folder)
+    except (Interrupted, KeyboardInterrupt):
+        raise
+    except RunError as error:
+        return Outcome(error=str(error))
+    except Exception as error:
+        return Outcome(error=f"{type(error).__name__}: {error}")
+    if is_new:
+        drawn(RunFolder(folder))
+    return Outcome(summary)
+
+
+# ---------------------------------------------------------------- what came of them
+
+
+def _write(
+    folder: RunFolder,
+    recipe: Recipe,
+    over: dict[str, list[Any]],
+    seeds: int,
+    rows: list[dict[str, Any]],
+    members: Sequence[Member[Any]],
+) -> None:
+    content = {
+        "recipe": recipe.name,
+        "over": over,
+        "seeds": seeds,
+        "rows": rows,
+        "runs": {member.name: member.name for member in members},
+    }
+    folder.write("compare.json", content)
+
+
+def _show(rows: list[dict[str, Any]]) -> None:
+    metrics = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
+    lines = table(*rows[0]["setting"], *metrics, "seconds")
+    for row in rows:
+        spreads = (row["metrics"].get(name) for name in metrics)
+        cells = (f"{spread['mean']:.3f} ± {spread['std']:.3f}" if spread else "–" for spread in spreads)
+        lines.add_row(*map(str, row["setting"].values()), *cells, f"{row['seconds']:.1f}")
+    console.print(lines)
+    for row in rows:
+        if row["error"]:
+            say(f"{', '.join(f'{field}={value}' for field, value in row['setting'].items())} failed: {row['error']}")
+
+
+def _drawn(folder: RunFolder, members: Sequence[Member[Any]]) -> Path:
+    """The report, and a picture with a curve of each setting: the mean of its seeds."""
+    from structmax.plots import curves, report
+
+    runs: dict[str, list[list[dict[str, float]]]] = {}
+    for member in members:
+        title = ", ".join(f"{field}={value}" for field, value in member.setting.items())
+        runs.setdefault(title, []).append(RunFolder(folder.path / member.name).rows)
+    figure = curves.draw({title: comparison.mean_rows(rows) for title, rows in runs.items()})
+    folder.move_in("curves.png", figure.savefig)
+    return report.write(folder.path)

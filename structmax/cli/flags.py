@@ -1,0 +1,109 @@
+"""Flags of a command from the fields of a recipe's Config: types, defaults, help, choices."""
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import typer
+
+from structmax.training import Settings
+
+S = TypeVar("S", bound=Settings)
+SHARED = {field.name for field in fields(Settings)}
+PLACE = "Where it is kept"
+
+
+def flag(name: str, kind: Any, default: Any, help: str, panel: str) -> inspect.Parameter:
+    """One parameter of a command."""
+    option = typer.Option(help=help, rich_help_panel=panel)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
+
+
+def switch(name: str, help: str) -> inspect.Parameter:
+    """A flag without a value, off unless given."""
+    option = typer.Option(f"--{name}", help=help, rich_help_panel=PLACE, show_default=False)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
+
+
+def of_place(what: str) -> list[inspect.Parameter]:
+    """Flags of all that writes a folder."""
+    return [
+        flag("name", str, "", f"of the {what}'s folder; by default, what differs from the defaults", PLACE),
+        flag("folder", Path, Path("runs"), "that holds all folders", PLACE),
+        switch("overwrite", "begin anew where there is one already"),
+        switch("open", "show the report in the browser at the end"),
+    ]
+
+
+def of_config(recipe: str, config: type[Settings]) -> list[inspect.Parameter]:
+    """Flags of a recipe: its own first, then those that all have."""
+    kinds = get_type_hints(config)
+    flags = []
+    for field in sorted(fields(config), key=lambda field: field.name in SHARED):
+        assert field.default is not MISSING, f"{field.name} of {recipe}'s Config should have a default"
+        panel = "Training" if field.name in SHARED else recipe.capitalize()
+        flags.append(flag(field.name, kinds[field.name], field.default, field.metadata.get("help", ""), panel))
+    return flags
+
+
+def command(name: str, help: str, flags: Sequence[inspect.Parameter], act: Callable[..., None]) -> Any:
+    """A command with these flags; `act` gets its context and a dict of what was given."""
+
+    def called(ctx: typer.Context, **given: Any) -> None:
+        act(ctx, given)
+
+    context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    called.__signature__ = inspect.Signature([context, *flags])  # type: ignore[attr-defined]
+    app = typer.Typer(add_completion=False)
+    # the terminal breaks lines anew
+    app.command(name, help=re.sub(r"(?<=\S)\n(?=\S)", " ", help))(called)
+    return typer.main.get_command(app)
+
+
+def typed(ctx: typer.Context, names: Sequence[str]) -> list[str]:
+    """Those of the names that stood on the command line."""
+    sources = {name: ctx.get_parameter_source(name) for name in names}
+    return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+
+
+def build(config: type[S], values: dict[str, Any]) -> S:
+    """A Config, or an error of usage."""
+    try:
+        return config(**values)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def parsed(config: type[Settings], over: Sequence[str]) -> dict[str, list[Any]]:
+    """Fields and their values from `field=a,b,c`; `all` stands for every choice of a Literal."""
+    kinds = get_type_hints(config)
+    found: dict[str, list[Any]] = {}
+    for text in over:
+        name, _, listed = text.partition("=")
+        name = name.replace("-", "_")
+        if name not in kinds or not listed:
+            own = ", ".join(field.name for field in fields(config))
+            raise typer.BadParameter(f"--over should be field=a,b,c with one of {own}, but is {text!r}.")
+        choices = get_args(kinds[name]) if get_origin(kinds[name]) is Literal else ()
+        if listed == "all" and choices:
+            found[name] = list(choices)
+        else:
+            found[name] = [_value(name, kinds[name], choices, value) for value in listed.split(",")]
+    return found
+
+
+def _value(name: str, kind: Any, choices: tuple[Any, ...], text: str) -> Any:
+    read: dict[Any, Callable[[str], Any]] = {int: int, float: float, bool: _boolean}
+    readings = {str(choice): choice for choice in choices}
+    try:
+        return readings[text] if choices else read.get(kind, str)(text)
+    except (KeyError, ValueError):
+        wanted = f"one of {', '.join(readings)}" if choices else f"a value of {name} ({kind.__name__})"
+        raise typer.BadParameter(f"--over {name} should name {wanted}, but names {text!r}.") from None
+
+
+def _boolean(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()]

@@ -1,0 +1,103 @@
+"""`structmax run <recipe>`: one run, its folder, its report."""
+
+import shlex
+import webbrowser
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from structmax.cli import flags
+from structmax.cli.progress import Bar
+from structmax.cli.speech import IS_FIRST, console, number, say, spoken, table
+from structmax.recipes import Recipe
+from structmax.training import RunFolder, Settings, name_of, run
+
+RESUME = "go on with an interrupted run, with the settings it was begun with"
+
+
+def command(recipe: Recipe) -> Any:
+    """The command that runs a recipe."""
+
+    def act(ctx: typer.Context, given: dict[str, Any]) -> None:
+        config, folder = begun(recipe, ctx, given)
+        say(f"{recipe.name} in {folder.path}")
+        how = [
+            "structmax",
+            "run",
+            recipe.name,
+            "--name",
+            folder.path.name,
+            "--folder",
+            str(given["folder"]),
+            "--resume",
+        ]
+        with spoken(f"Go on with: {shlex.join(how)}"), Bar(recipe.task.shown, config.minutes) as bar:
+            summary = run(recipe.task, config, folder.path, bar)
+        if IS_FIRST:
+            show(summary)
+            show_report(drawn(folder), given["open"])
+
+    resume = flags.switch("resume", RESUME)
+    all_flags = [*flags.of_config(recipe.name, recipe.config), *flags.of_place("run"), resume]
+    return flags.command(recipe.name, recipe.about, all_flags, act)
+
+
+def begun(recipe: Recipe, ctx: typer.Context, given: dict[str, Any]) -> tuple[Settings, RunFolder]:
+    """The config of the run, and a folder that may have it; or an error of usage."""
+    names = [field.name for field in fields(recipe.config)]
+    config = flags.build(recipe.config, {name: given[name] for name in names})
+    folder = RunFolder(given["folder"] / recipe.name / (given["name"] or name_of(config)))
+    if given["resume"]:
+        return _stored(recipe, ctx, given, folder, names), folder
+    # the first process answers for all: it may have written the config by now
+    if IS_FIRST and given["overwrite"]:
+        folder.clear()
+    elif IS_FIRST and folder.config is not None:
+        raise typer.BadParameter(
+            f"{folder.path} holds a run already. "
+            "Try --resume to go on with it, --overwrite to begin anew, or another --name."
+        )
+    return config, folder
+
+
+def _stored(recipe: Recipe, ctx: typer.Context, given: dict[str, Any], folder: RunFolder, names: list[str]) -> Settings:
+    stored = folder.config
+    if stored is None:
+        raise typer.BadParameter(f"--resume needs {folder.path / 'config.json'}, which is not there. Try without.")
+    if unknown := sorted(set(stored) - set(names)):
+        raise typer.BadParameter(f"{folder.path / 'config.json'} has {', '.join(unknown)}, unknown to {recipe.name}.")
+    for name in flags.typed(ctx, names):
+        if given[name] != stored.get(name, given[name]):
+            raise typer.BadParameter(
+                f"--{name.replace('_', '-')} should be {stored[name]}, as the run in {folder.path} was begun, "
+                f"but is {given[name]}. Leave it out, or begin another run."
+            )
+    return flags.build(recipe.config, stored)
+
+
+def show(summary: dict[str, Any]) -> None:
+    """What came of a run."""
+    lines = table("", f"valid, best at step {summary['best']['step']}", "test")
+    for name, value in summary["test"].items():
+        lines.add_row(name, number(summary["best"].get(name, "")), number(value))
+    console.print(lines)
+    speed = f"{summary['instances_per_second']:,.0f} instances a second"
+    say(f"{summary['steps']} steps in {summary['seconds']:.1f} s, {speed}, on {summary['device']}")
+
+
+def drawn(folder: RunFolder) -> Path:
+    """Curves and the report of a finished run; returns the report."""
+    # late, because matplotlib takes longer to import than some runs take
+    from structmax.plots import curves, report
+
+    figure = curves.draw({folder.path.name: folder.rows})
+    folder.move_in("curves.png", figure.savefig)
+    return report.write(folder.path)
+
+
+def show_report(page: Path, in_browser: bool) -> None:
+    say(f"The report: {page}")
+    if in_browser:
+        webbrowser.open(page.resolve().as_uri())

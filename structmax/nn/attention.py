@@ -1,0 +1,159 @@
+"""Scaled dot-product attention whose weights are any mapping of the simplex: dense, sparse, bounded, clustered."""
+
+import functools
+from abc import ABC
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from structmax import check
+from structmax.nn.mappings import Softmax
+
+
+class Attended(NamedTuple):
+    """What an attention read, and how much of each key."""
+
+    # (…, Q, size)
+    output: Tensor
+    # (…, heads, Q, K)
+    weights: Tensor
+
+
+class AbstractAttention(nn.Module, ABC):
+    """Projections to the heads and back. Parameters are those of `torch.nn.MultiheadAttention`, by name and start."""
+
+    def __init__(self, size: int, heads: int) -> None:
+        super().__init__()
+        check.whole("heads", heads, 1)
+        if size % heads:
+            raise ValueError(f"`heads` should divide `size` = {size}, but is {heads}.")
+        self.size, self.heads = size, heads
+        self.in_proj_weight = nn.Parameter(torch.empty(3 * size, size))
+        self.in_proj_bias = nn.Parameter(torch.zeros(3 * size))
+        self.out_proj = nn.Linear(size, size)
+        nn.init.xavier_uniform_(self.in_proj_weight)
+        nn.init.zeros_(self.out_proj.bias)
+
+    def projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(…, N, size) to (…, heads, N, size / heads); the query is scaled."""
+        if query is key is value:
+            all_three = functional.linear(query, self.in_proj_weight, self.in_proj_bias).chunk(3, -1)
+        else:
+            parameters = zip(self.in_proj_weight.chunk(3), self.in_proj_bias.chunk(3), strict=True)
+            all_three = tuple(functional.linear(x, *p) for x, p in zip((query, key, value), parameters, strict=True))
+        q, k, v = (x.unflatten(-1, (self.heads, -1)).transpose(-2, -3) for x in all_three)
+        return q * q.shape[-1] ** -0.5, k, v
+
+    def read(self, weights: Tensor, v: Tensor) -> Attended:
+        """Weights (…, heads, Q, K) times values (…, heads, K, size / heads)."""
+        return Attended(self.out_proj((weights @ v).transpose(-2, -3).flatten(-2)), weights)
+
+    def sequences(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        lengths: Tensor | None,
+        query_lengths: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value, the latter by default those before them, with zeros past their lengths."""
+        others = {name: x for name, x in (("key", key), ("value", value)) if x is not None}
+        for name, x in {"query": query, **others}.items():
+            check.floating(name, x)
+            if x.dim() < 2 or x.shape[-1] != self.size or x.shape[-2] == 0:
+                raise ValueError(
+                    f"`{name}` should have shape (…, N, {self.size}) with N ≥ 1, but has {tuple(x.shape)}."
+                )
+        itself = key is None and query_lengths is None
+        query = query if itself else _without_padding("query_lengths", query_lengths, query)
+        key = _without_padding("lengths", lengths, query if key is None else key)
+        value = key if value is None else _without_padding("lengths", lengths, value)
+        return key if itself else query, key, value
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, heads={self.heads}"
+
+
+def _without_padding(name: str, lengths: Tensor | None, sequence: Tensor) -> Tensor:
+    """Zeros past the lengths: what stands there, even NaN, reaches no result and gets no gradient."""
+    if lengths is None:
+        return sequence
+    check.lengths(name, lengths, sequence.shape[:-2], sequence.shape[-2], "its items")
+    return torch.where(check.prefix(lengths, sequence[..., 0]).unsqueeze(-1), sequence, 0.0)
+
+
+class Attention(AbstractAttention):
+    """Multi-head attention: output = p(Q Kᵀ / √d) V for any mapping p.
+
+    With `Softmax()` it is `torch.nn.MultiheadAttention(size, heads, batch_first=True)`, and loads its state. Sparse
+    mappings read few keys, and say exactly which; `Entmax(alpha=Parameter)` learns how few, head by head.
+
+    Args:
+        size: of queries, keys, values and outputs; the heads share it evenly.
+        heads: how many.
+        mapping: a module of scores (…, heads, Q, K) and a `mask` to weights; by default `Softmax()`.
+
+    Example:
+        >>> import torch, structmax
+        >>> mapping = structmax.nn.Entmax(alpha=torch.nn.Parameter(torch.full((4,), 1.5)))
+        >>> attention = structmax.nn.Attention(16, heads=4, mapping=mapping)
+        >>> output, weights = attention(torch.randn(2, 6, 16), lengths=torch.tensor([6, 3]))
+        >>> output.shape, weights.shape
+        (torch.Size([2, 6, 16]), torch.Size([2, 4, 6, 6]))
+        >>> weights[1, ..., 3:].any()
+        tensor(False)
+
+    Reference: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762; with learnt alpha Correia, Niculae & Martins 2019,
+    https://arxiv.org/abs/1909.00015.
+    """
+
+    def __init__(self, size: int, heads: int = 1, mapping: nn.Module | None = None) -> None:
+        super().__init__(size, heads)
+        self.mapping = Softmax() if mapping is None else mapping
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        lengths: Tensor | None = None,
+        mask: Tensor | None = None,
+        causal: bool = False,
+    ) -> Attended:
+        """What each query reads.
+
+        Args:
+            query: (…, Q, size), with any leading batch dimensions.
+            key: (…, K, size); by default the query: self-attention.
+            value: (…, K, size); by default the key.
+            lengths: how many keys each instance has, at most K; integers that broadcast to the batch. What lies past
+                them has weight and gradient 0, whatever it holds. In self-attention they are the query's too.
+            mask: bool, True where a query may read a key; broadcasts to (…, Q, K).
+            causal: whether a query reads no later key than its own place.
+
+        Returns:
+            `Attended(output, weights)`: (…, Q, size) and (…, heads, Q, K). A query that may read nothing has weights 0.
+        """
+        query, key, value = self.sequences(query, key, value, lengths, None)
+        may = _may_read(query, key, lengths, mask, causal)
+        q, k, v = self.projected(query, key, value)
+        weights = self.mapping(q @ k.mT, mask=None if may is None else may.unsqueeze(-3))
+        return self.read(weights, v)
+
+
+def _may_read(query: Tensor, key: Tensor, lengths: Tensor | None, mask: Tensor | None, causal: bool) -> Tensor | None:
+    """Which query may read which key: bool, broadcasts to (…, Q, K), None for all."""
+    Q, K = query.shape[-2], key.shape[-2]
+    rules = []
+    if lengths is not None:
+        rules.append(check.prefix(lengths, key[..., 0]).unsqueeze(-2))
+    if mask is not None:
+        batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+        check.mask_like("mask", mask, query.new_empty(()).expand(*batch, Q, K))
+        rules.append(mask)
+    if causal:
+        rules.append(torch.ones(Q, K, dtype=torch.bool, device=query.device).tril())
+    return torch.atleast_2d(functools.reduce(torch.logical_and, rules)) if rules else None

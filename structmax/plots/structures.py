@@ -1,0 +1,67 @@
+"""Drawings of structures: dictionaries that JSON can hold, and the SVG they become.
+
+Every drawing has a `kind`, and may have a `title` and a `note`, which stands below. Where a drawing holds several
+structures by name, the first is the one to compare with: what the others have and it has not is coloured.
+
+- "trees": `tokens`; `trees`, {name: [[first, last], …]}, the spans of a tree over its leaves, counted from 0, both ends
+  included. They are nested, and need not be binary.
+- "arcs": `tokens`; `arcs`, {name: [[head, modifier], …]}, or [head, modifier, label]. Tokens count from 1; 0 is the
+  root.
+- "sequence": `tokens`; `tags`, {name: [tag, …]}, a tag for each token.
+- "alignment" and "matrix": `weights`, rows of numbers; `rows` and `columns`, their names, or numbers if left out;
+  `gold`, [[row, column], …], counted from 0, which are framed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from structmax.plots import arcs, heat_map, sequences, trees
+from structmax.plots import svg as shapes
+
+KINDS: dict[str, Callable[[dict[str, Any]], shapes.Sketch]] = {
+    "trees": trees.draw,
+    "arcs": arcs.draw,
+    "sequence": sequences.draw,
+    "alignment": heat_map.draw,
+    "matrix": heat_map.draw,
+}
+
+
+def svg(drawing: dict[str, Any]) -> str:
+    """One drawing as an SVG that stands alone: a file, or a cell of a notebook.
+
+    Args:
+        drawing: as above.
+
+    Returns:
+        The SVG's text.
+
+    Example:
+        >>> from structmax.plots import structures
+        >>> spans = {"gold": [[0, 2], [1, 2]], "induced": [[0, 2], [0, 1]]}
+        >>> structures.svg({"kind": "trees", "tokens": ["a", "big", "dog"], "trees": spans}).count("node wrong")
+        1
+    """
+    sketch = _sketch(drawing)
+    if note := drawing.get("note"):
+        below = shapes.text(0, 12, note, "note", "start")
+        sketch = shapes.above([sketch, shapes.Sketch(shapes.text_width(note), 18, below)], 6.0)
+    return shapes.standalone(sketch, title(drawing))
+
+
+def picture(drawing: dict[str, Any]) -> str:
+    """One drawing as an SVG for a page that has the style of `drawing.css`; the page writes the note."""
+    return shapes.picture(_sketch(drawing), title(drawing))
+
+
+def title(drawing: dict[str, Any]) -> str:
+    return str(drawing.get("title") or drawing["kind"])
+
+
+def _sketch(drawing: dict[str, Any]) -> shapes.Sketch:
+    kind = drawing.get("kind")
+    if kind not in KINDS:
+        raise ValueError(f"`kind` of a drawing should be one of {', '.join(KINDS)}, but is {kind!r}.")
+    return KINDS[kind](drawing)

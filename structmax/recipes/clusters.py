@@ -1,0 +1,190 @@
+"""Regression with latent categories: which gradient estimator finds the clusters nobody told it about?
+
+Points x lie in K clusters, and each cluster has a regression of its own, y = β_z · x + noise. A linear encoder scores
+the categories, a bilinear decoder predicts zᵀ V x, and the loss is squared. The categories are never seen: the encoder
+learns from whatever gradient the estimator gives it. The study is one line:
+
+    structmax compare clusters --over estimator=all --over clusters=3,10 --seeds 5 --jobs 2
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+import structmax
+from structmax.training import Settings, Task, option
+
+# Of held-out points, in each of two splits.
+HELD_OUT = 1000
+
+Name = Literal[
+    "marginalise",
+    "sparse-support",
+    "score-function",
+    "self-critical",
+    "leave-one-out",
+    "sum-and-sample",
+    "without-replacement",
+    "rebar",
+    "straight-through",
+    "straight-through-softmax",
+    "straight-through-gumbel",
+    "reinmax",
+    "spigot",
+    "spigot-ce",
+    "implicit-mle",
+    "perturbed",
+    "softmax-attention",
+    "gumbel-softmax",
+]
+ESTIMATORS: dict[Name, Any] = {
+    "marginalise": structmax.Enumerate(),
+    "sparse-support": structmax.SparseSupport(),
+    "score-function": structmax.ScoreFunction(),
+    "self-critical": structmax.ScoreFunction(1, structmax.SelfCritical()),
+    "leave-one-out": structmax.ScoreFunction(4, structmax.LeaveOneOut()),
+    "sum-and-sample": structmax.SumAndSample(1),
+    "without-replacement": structmax.SampleWithoutReplacement(2),
+    "rebar": structmax.Rebar(),
+    "straight-through": structmax.StraightThrough(),
+    "straight-through-softmax": structmax.StraightThrough(structmax.Marginals()),
+    "straight-through-gumbel": structmax.StraightThroughGumbel(),
+    "reinmax": structmax.ReinMax(),
+    "spigot": structmax.Spigot(),
+    "spigot-ce": structmax.SpigotCE(),
+    "implicit-mle": structmax.ImplicitMLE(),
+    "perturbed": structmax.Perturbed(4, control_variate=True),
+    "softmax-attention": structmax.Relaxation(),
+    "gumbel-softmax": structmax.GumbelSoftmax(),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Settings):
+    """A study of one estimator; the defaults are small enough for a minute of coffee."""
+
+    estimator: Name = option("marginalise", "what gives the encoder its gradient")
+    clusters: int = option(3, "how many there are, and how many the model may use")
+    points: int = option(3000, "to train on")
+    features: int = option(100, "of a point")
+    distance: float = option(6.0, "of the clusters' centres from the origin; a cluster is 1 wide along each feature")
+    noise: float = option(0.1, "of y")
+    epochs: int = option(20, "passes over the training data")
+    batch_size: int = option(200, "instances of a step, over all processes together")
+    learning_rate: float = option(0.01, "of the optimiser, at its highest")
+
+
+@dataclass(frozen=True)
+class Data:
+    """Points x (N, D), their hidden categories (N,), and y (N,)."""
+
+    x: Tensor
+    category: Tensor
+    y: Tensor
+
+    @classmethod
+    def draw(cls, config: Config, device: torch.device) -> "Data":
+        """Points to train on, then those of both held-out splits."""
+        generator = torch.Generator().manual_seed(config.seed)
+        points, size = config.points + 2 * HELD_OUT, (config.clusters, config.features)
+        centres = nn.functional.normalize(torch.randn(size, generator=generator), dim=-1)
+        slopes = torch.randn(size, generator=generator) / config.features**0.5
+        category = torch.randint(config.clusters, (points,), generator=generator)
+        x = config.distance * centres[category] + torch.randn(points, config.features, generator=generator)
+        y = (slopes[category] * x).sum(-1) + config.noise * torch.randn(points, generator=generator)
+        return cls(x.to(device), category.to(device), y.to(device))
+
+    def at(self, points: Tensor | slice) -> "Data":
+        return Data(self.x[points], self.category[points], self.y[points])
+
+
+class Model(nn.Module):
+    def __init__(self, clusters: int, features: int) -> None:
+        super().__init__()
+        self.encoder = nn.Parameter(0.01 * torch.randn(features, clusters))
+        self.decoder = nn.Parameter(0.01 * torch.randn(features, clusters))
+
+    def forward(self, data: Data) -> tuple[Tensor, Callable[[Tensor, Tensor], Tensor]]:
+        """Scores (N, K), and the squared error of chosen categories."""
+        predicted, y = data.x @ self.decoder, data.y
+
+        def error(z: Tensor, index: Tensor) -> Tensor:
+            return ((z * predicted[index]).sum(-1) - y[index]) ** 2
+
+        return data.x @ self.encoder, error
+
+
+class Recipe(Task[Config]):
+    # The hidden categories judge the model; they do not choose it.
+    best = "explained"
+    shown = ("loss",)
+
+    def __init__(self, config: Config, device: torch.device) -> None:
+        super().__init__(config, device)
+        data, points = Data.draw(config, device), config.points
+        self.train = data.at(slice(points))
+        self.held_out = {
+            "valid": data.at(slice(points, points + HELD_OUT)),
+            "test": data.at(slice(points + HELD_OUT, None)),
+        }
+        self.model = Model(config.clusters, config.features).to(device)
+
+    def batches(self, epoch: int) -> Sequence[Tensor]:
+        generator = torch.Generator().manual_seed(self.config.seed + 1_000_003 * (epoch + 1))
+        return torch.randperm(self.config.points, generator=generator).split(self.config.batch_size)
+
+    def updates(self, indices: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        scores, error = self.model(self.train.at(indices.to(self.device)))
+        estimator = ESTIMATORS[self.config.estimator]
+        value = structmax.expect(error, scores, structmax.Simplex(), estimator, generator=generator).value
+        yield value.mean(), {}
+
+    def evaluate(self, split: str) -> dict[str, float]:
+        """The loss at the best category, the part of y's variance that leaves explained, and the clusters found."""
+        data = self.held_out[split]
+        scores, error = self.model(data)
+        choice = structmax.argmax(scores, structmax.Simplex())
+        loss = error(choice, torch.arange(len(data.y), device=self.device)).mean()
+        counts = self._counts(data, choice)
+        # the best matching gives the found categories their names
+        named = structmax.argmax(counts, structmax.Matching())
+        return {
+            "loss": loss.item(),
+            "explained": (1 - loss / data.y.var()).item(),
+            "accuracy": ((named * counts).sum() / counts.sum()).item(),
+            "v_measure": v_measure(counts).item(),
+        }
+
+    def drawings(self) -> list[dict[str, Any]]:
+        data = self.held_out["valid"]
+        counts = self._counts(data, structmax.argmax(self.model(data)[0], structmax.Simplex()))
+        order = structmax.argmax(counts, structmax.Matching()).argmax(-1)
+        return [
+            {
+                "kind": "matrix",
+                "title": "Points of each true cluster (rows) in each found one (columns)",
+                "weights": counts[:, order].long().tolist(),
+            }
+        ]
+
+    def _counts(self, data: Data, choice: Tensor) -> Tensor:
+        """(K, K): points of each true category in each found one."""
+        return nn.functional.one_hot(data.category, self.config.clusters).to(choice).mT @ choice
+
+
+def v_measure(counts: Tensor) -> Tensor:
+    """The harmonic mean of homogeneity and completeness of counts (true, found).
+
+    Reference: Rosenberg and Hirschberg, V-Measure, EMNLP 2007.
+    """
+    p = counts / counts.sum()
+
+    def entropy(q: Tensor) -> Tensor:
+        return -torch.xlogy(q, q).sum()
+
+    true, found, both = entropy(p.sum(-1)), entropy(p.sum(-2)), entropy(p)
+    shared = (true + found - both).clamp_min(0.0)
+    return 2 * shared / (true + found).clamp_min(1e-9)

@@ -1,0 +1,220 @@
+"""ListOps: nested operations on lists of digits, `[MAX 2 9 [MIN 4 7 ] 0 ]` = 9.
+
+The answer is a digit, and only a model that follows the brackets finds it. Trees are binary: an operator takes its
+arguments one after the other from the left, and the closing bracket last, `( ( ( [MAX 2 ) 9 ) ] )`.
+
+Reference: Nangia & Bowman 2018, ListOps: a diagnostic dataset for latent tree learning.
+"""
+
+import gzip
+import lzma
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from structmax.training.errors import DataError
+
+DIGITS = [str(digit) for digit in range(10)]
+OPERATORS = ["[MIN", "[MAX", "[MED", "[SM"]
+END = "]"
+TOKENS = [*DIGITS, *OPERATORS, END]
+INDEX = {token: index for index, token in enumerate(TOKENS)}
+# the generator of the paper
+VALUE_P, MAX_ARGUMENTS, MAX_DEPTH = 0.25, 5, 20
+
+
+@dataclass(frozen=True)
+class Expression:
+    """Tokens, by their place in TOKENS, and the digit they stand for."""
+
+    tokens: tuple[int, ...]
+    value: int
+
+
+def apply(operator: str, values: list[int]) -> int:
+    """The digit an operation gives: minimum, maximum, median rounded down, or sum modulo 10."""
+    if operator == "[MIN":
+        return min(values)
+    if operator == "[MAX":
+        return max(values)
+    if operator == "[SM":
+        return sum(values) % 10
+    ordered, middle = sorted(values), len(values) // 2
+    return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
+
+
+def grow(chance: random.Random, depth: int, tokens: list[int], longest: int) -> int:
+    """Appends a random expression, stopping when it is longer than `longest`, and returns its value."""
+    if depth >= MAX_DEPTH or chance.random() > VALUE_P:
+        tokens.append(chance.randrange(10))
+        return tokens[-1]
+    operator = chance.choice(OPERATORS)
+    tokens.append(INDEX[operator])
+    values = []
+    for _ in range(chance.randint(2, MAX_ARGUMENTS)):
+        if len(tokens) >= longest:
+            break
+        values.append(grow(chance, depth + 1, tokens, longest))
+    tokens.append(INDEX[END])
+    return apply(operator, values or [0])
+
+
+def generate(count: int, seed: int, longest: int = 1000, without: Iterable[Expression] = ()) -> list[Expression]:
+    """Different random expressions of at most `longest` tokens that are not among `without`.
+
+    Args:
+        count: how many.
+        seed: of the generator.
+        longest: in tokens, brackets counted.
+        without: expressions to keep out, those of a test set say.
+
+    Example:
+        >>> from structmax.recipes.data import listops
+        >>> for expression in listops.generate(2, seed=1, longest=10):
+        ...     print(*(listops.TOKENS[token] for token in expression.tokens), "=", expression.value)
+        [SM 7 6 1 ] = 4
+        [MIN 7 0 8 7 0 ] = 0
+    """
+    chance = random.Random(seed)
+    seen = {expression.tokens for expression in without}
+    found: list[Expression] = []
+    while len(found) < count:
+        tokens: list[int] = []
+        value = grow(chance, 1, tokens, longest)
+        key = tuple(tokens)
+        if 1 < len(key) <= longest and key not in seen:
+            seen.add(key)
+            found.append(Expression(key, value))
+    return found
+
+
+def read(path: str | Path) -> list[Expression]:
+    """Expressions of a published file, lines `value<TAB>( ( ( [MAX 2 ) 9 ) ] )`; .gz and .xz are unpacked."""
+    path = Path(path)
+    opened = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
+    try:
+        with opened(path, "rt", encoding="utf-8") as lines:
+            return [_parsed(line, path, number) for number, line in enumerate(lines, 1)]
+    except FileNotFoundError:
+        raise DataError(path, None, "there is no such file") from None
+    except UnicodeDecodeError as error:
+        raise DataError(path, None, f"not UTF-8 text ({error.reason})") from None
+
+
+def _parsed(line: str, path: Path, number: int) -> Expression:
+    value, tab, expression = line.rstrip("\n").partition("\t")
+    if not tab:
+        raise DataError(path, number, "should be a value, a tab and an expression, but has no tab")
+    if value not in DIGITS:
+        raise DataError(path, number, f"the value should be a digit, but is {value!r}")
+    words = [word for word in expression.split() if word not in "()"]
+    unknown = next((word for word in words if word not in INDEX), None)
+    if unknown is not None:
+        raise DataError(path, number, f"unknown token {unknown!r}; tokens are {' '.join(TOKENS)}, ( and )")
+    tokens = tuple(INDEX[word] for word in words)
+    if not _whole(tokens):
+        raise DataError(path, number, "brackets do not match, or there is not exactly one expression")
+    return Expression(tokens, int(value))
+
+
+def _whole(tokens: tuple[int, ...]) -> bool:
+    """Whether tokens are one expression, with arguments in each of its brackets."""
+    depth = 0
+    for place, token in enumerate(tokens):
+        if token == INDEX[END] and tokens[place - 1] >= 10 and tokens[place - 1] != token:
+            return False
+        depth += (10 <= token < INDEX[END]) - (token == INDEX[END])
+        if depth < 0 or (depth == 0 and place < len(tokens) - 1):
+            return False
+    return bool(tokens) and depth == 0
+
+
+def spans(tokens: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """The spans of two or more tokens in the binary tree of an expression, children before parents."""
+    starts: list[int] = []
+    for place, token in enumerate(tokens):
+        if token == INDEX[END]:
+            begun = starts.pop()
+            yield begun, place
+        elif token >= 10:
+            starts.append(place)
+            continue
+        if starts:
+            yield starts[-1], place
+
+
+class ListOps:
+    """Expressions as padded tensors on a device.
+
+    Args:
+        expressions: what it holds.
+        device: where.
+    """
+
+    def __init__(self, expressions: list[Expression], device: torch.device) -> None:
+        self.expressions = expressions
+        lengths = torch.tensor([len(e.tokens) for e in expressions])
+        self.lengths = lengths.to(device)
+        # Tokens and gold spans of all expressions one after the other, and where each begins.
+        self.offsets = (lengths.cumsum(0) - lengths).to(device)
+        self.tokens = torch.tensor([t for e in expressions for t in e.tokens], dtype=torch.uint8, device=device)
+        flat = torch.tensor([pair for e in expressions for pair in spans(e.tokens)], dtype=torch.int16)
+        self.gold = flat.reshape(-1, 2).to(device)
+        self.values = torch.tensor([e.value for e in expressions], device=device)
+
+    def __len__(self) -> int:
+        return len(self.expressions)
+
+    def batch(self, indices: Tensor) -> "Batch":
+        """Those expressions, padded to the longest of them."""
+        lengths, offsets = self.lengths[indices], self.offsets[indices]
+        longest = int(lengths.max())
+        place = torch.arange(longest, device=lengths.device)
+        inside = place < lengths.unsqueeze(-1)
+        tokens = self.tokens[torch.where(inside, offsets.unsqueeze(-1) + place, 0)].long().masked_fill(~inside, 0)
+        return Batch(tokens, lengths, self.values[indices], self._spans(indices, inside))
+
+    def _spans(self, indices: Tensor, inside: Tensor) -> Tensor:
+        """The gold trees as parts of a `BinaryTree`: (B, N, N)."""
+        # one span fewer than tokens
+        fewer = inside[:, 1:]
+        at = (self.offsets - torch.arange(len(self), device=inside.device))[indices]
+        row, place = fewer.nonzero(as_tuple=True)
+        i, j = self.gold[at[row] + place].long().unbind(-1)
+        parts = torch.diag_embed(inside.float())
+        parts[row, i, j] = 1.0
+        return parts
+
+    def by_length(self, size: int, generator: torch.Generator, pool: int = 50) -> list[Tensor]:
+        """All indices in random batches whose expressions are about as long as one another.
+
+        Args:
+            size: of a batch.
+            generator: source of chance, on the CPU.
+            pool: batches that are sorted together.
+        """
+        lengths = self.lengths.cpu()
+        batches = []
+        for chunk in torch.randperm(len(self), generator=generator).split(size * pool):
+            batches += chunk[lengths[chunk].argsort(stable=True)].split(size)
+        return [batches[k] for k in torch.randperm(len(batches), generator=generator)]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B expressions of up to N tokens."""
+
+    # (B, N)
+    tokens: Tensor
+    # (B,), both
+    lengths: Tensor
+    values: Tensor
+    # (B, N, N), parts of a BinaryTree
+    gold: Tensor
+
+    def __len__(self) -> int:
+        return len(self.tokens)

@@ -1,0 +1,194 @@
+"""ListOps: sentences whose meaning is their tree, and which ways to learn a tree find it.
+
+`[MAX 2 9 [MIN 4 7 ] 0 ]` is 9: a model has to compose the innermost brackets first. The encoder is an LSTM that sees no
+tree, a Tree-LSTM over the tree of the grammar, or one of many that have to find a tree that helps, taught by nothing
+but the answer. `f1` compares the trees they find with the grammar's.
+
+Reference: Nangia & Bowman 2018, ListOps: a diagnostic dataset for latent tree learning; Williams, Drozdov & Bowman
+2018, Do latent tree learning models identify meaningful structure in sentences?; Havrylov, Kruszewski & Joulin 2019,
+Cooperative learning of disjoint syntax and semantics.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+import structmax
+from structmax.recipes.data import listops
+from structmax.recipes.models import tree_encoders as encoders
+from structmax.training import Settings, Task, option
+
+Name = Literal[
+    "lstm",
+    "gold",
+    "spinn",
+    "rl_spinn",
+    "ppo",
+    "gumbel",
+    "straight_through",
+    "spigot",
+    "perturb_and_parse",
+    "marginals",
+    "sparsemap",
+    "sparse_marginalisation",
+]
+Baseline = Literal["none", "running_mean", "leave_one_out", "self_critical", "learned"]
+TOKENS = len(listops.TOKENS)
+# seeds of data that no run trains on
+VALID_SEED, TEST_SEED = 1_000_001, 1_000_002
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Settings):
+    """A study of one encoder."""
+
+    encoder: Name = option("ppo", "what reads the expression")
+    baseline: Baseline = option("self_critical", "of rl_spinn: what a draw's loss is compared with")
+    size: int = option(64, "of words and states")
+    longest: int = option(40, "tokens of an expression; longer ones are left out of training")
+    train_size: int = option(20_000, "expressions to generate for training, if no file is given")
+    train_file: str = option("", "expressions to train on, in the published format")
+    test_file: str = option("", "expressions to test on, in the published format, of any length")
+    policy_updates: int = option(4, "of ppo: how often the parser learns from a draw")
+    policy_rate: float = option(1e-3, "of ppo and rl_spinn: learning rate of what chooses the tree")
+    entropy: float = option(1e-3, "of ppo: weight of the entropy that keeps the parser curious")
+    learning_rate: float = option(3e-3, "of the optimiser, at its highest")
+    clip: float = option(1.0, "largest norm of the gradient; 0 for no limit")
+
+
+def encoder(config: Config) -> encoders.Encoder:
+    """The network of that name."""
+    size = config.size
+    surrogates: dict[str, Any] = {
+        "straight_through": structmax.StraightThrough(structmax.Marginals()),
+        "spigot": structmax.Spigot(),
+        "perturb_and_parse": structmax.PerturbAndMap(backward=structmax.Marginals()),
+    }
+    makers: dict[str, Callable[[], encoders.Encoder]] = {
+        "lstm": lambda: encoders.Lstm(TOKENS, size),
+        "gold": lambda: encoders.Gold(TOKENS, size),
+        "spinn": lambda: encoders.SupervisedSpinn(TOKENS, size),
+        "rl_spinn": lambda: encoders.ReinforcedSpinn(TOKENS, size, config.baseline),
+        "ppo": lambda: encoders.ProximalMerges(TOKENS, size, config.policy_updates, config.entropy),
+        "gumbel": lambda: encoders.Gumbel(TOKENS, size),
+        "marginals": lambda: encoders.MarginalTree(TOKENS, size),
+        "sparsemap": lambda: encoders.SparseTrees(TOKENS, size, average=True),
+        "sparse_marginalisation": lambda: encoders.SparseTrees(TOKENS, size, average=False),
+    }
+    if config.encoder in surrogates:
+        return encoders.LatentTree(TOKENS, size, surrogates[config.encoder])
+    return makers[config.encoder]()
+
+
+class Model(nn.Module):
+    """An encoder, and a classifier of its states."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.encoder = encoder(config)
+        self.classifier = nn.Sequential(nn.Linear(config.size, config.size), nn.ReLU(), nn.Linear(config.size, 10))
+
+
+class Recipe(Task[Config]):
+    model: Model
+
+    def __init__(self, config: Config, device: torch.device) -> None:
+        super().__init__(config, device)
+        valid = listops.generate(1000, VALID_SEED, config.longest)
+        test = listops.read(config.test_file) if config.test_file else listops.generate(2000, TEST_SEED, config.longest)
+        if config.train_file:
+            train = [e for e in listops.read(config.train_file) if len(e.tokens) <= config.longest]
+        else:
+            train = listops.generate(config.train_size, config.seed, config.longest, without=[*valid, *test])
+        self.train = listops.ListOps(train, device)
+        self.held_out = {"valid": listops.ListOps(valid, device), "test": listops.ListOps(test, device)}
+        self.model = Model(config).to(device)
+
+    def batches(self, epoch: int) -> Sequence[Tensor]:
+        generator = torch.Generator().manual_seed(self.config.seed + 1_000_003 * (epoch + 1))
+        return self.train.by_length(self.config.batch_size, generator)
+
+    def optimiser(self) -> torch.optim.Optimizer:
+        """What chooses the tree learns at a rate of its own."""
+        choosing = [p for name, p in self.model.named_parameters() if name.startswith(CHOOSING)]
+        rest = [p for name, p in self.model.named_parameters() if not name.startswith(CHOOSING)]
+        groups = [{"params": rest}, {"params": choosing, "lr": self.config.policy_rate}]
+        return torch.optim.Adam(groups, self.config.learning_rate)
+
+    def updates(self, indices: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        batch = self.train.batch(indices.to(self.device))
+        sentences = encoders.Sentences(batch.tokens, batch.lengths, batch.gold)
+        judged: list[dict[str, Tensor]] = []
+
+        def judge(states: Tensor, index: Tensor) -> Tensor:
+            logits, values = self.model.classifier(states), batch.values[index]
+            losses = nn.functional.cross_entropy(logits, values, reduction="none")
+            right = logits.detach().argmax(-1) == values
+            judged.append({"loss": losses.detach().mean(), "accuracy": right.float().mean()})
+            return losses
+
+        for losses in self.model.encoder.losses(sentences, judge, generator):
+            # of what was judged first, the states that are learnt from
+            yield losses.mean(), judged[0]
+
+    def evaluate(self, split: str) -> dict[str, float]:
+        """How many answers are right, and how many spans of the grammar's trees were found."""
+        data = self.held_out[split]
+        right, found, wanted, count = 0, 0, 0, 0
+        has_trees = False
+        for indices in data.lengths.cpu().argsort(stable=True).split(self.config.batch_size * 4):
+            batch = data.batch(indices.to(self.device))
+            root, spans = self.model.encoder(encoders.Sentences(batch.tokens, batch.lengths, batch.gold))
+            right += (self.model.classifier(root).argmax(-1) == batch.values).sum()
+            count += len(batch)
+            if spans is not None:
+                has_trees = True
+                # All trees have the leaves and the whole; a binary tree has n − 2 other spans.
+                shared, others = (spans * batch.gold).sum((-2, -1)), (batch.lengths - 2).clamp_min(0)
+                found += torch.where(others > 0, shared - batch.lengths - 1, 0.0).sum()
+                wanted += others.sum()
+        metrics = {"accuracy": float(right / count)}
+        return metrics | ({"f1": float(found / wanted)} if has_trees else {})
+
+    def drawings(self) -> list[dict[str, Any]]:
+        """Trees of the grammar and found ones, of held-out expressions from short to long."""
+        data = self.held_out["valid"]
+        fitting = (data.lengths <= 40).nonzero().squeeze(-1)
+        order = fitting[data.lengths[fitting].argsort(stable=True)]
+        places = torch.linspace(0.4, 1.0, 8, device=order.device) * (len(order) - 1)
+        batch = data.batch(order[places.long()])
+        root, spans = self.model.encoder(encoders.Sentences(batch.tokens, batch.lengths, batch.gold))
+        answers = self.model.classifier(root).argmax(-1)
+        drawn = []
+        for row, length in enumerate(batch.lengths.tolist()):
+            trees = {"gold": batch.gold[row]} | ({} if spans is None else {"induced": spans[row]})
+            tokens = [listops.TOKENS[token] for token in batch.tokens[row, :length].tolist()]
+            answer, value = int(answers[row]), int(batch.values[row])
+            drawn.append(
+                {
+                    "kind": "trees",
+                    "title": f"{' '.join(tokens)} = {value}",
+                    "tokens": tokens,
+                    "trees": {name: (parts > 0).nonzero().tolist() for name, parts in trees.items()},
+                    "note": f"answered {answer}, " + ("right" if answer == value else f"should be {value}"),
+                }
+            )
+        return drawn
+
+    def state(self) -> dict[str, Any]:
+        running = [m for m in vars(self.model.encoder).values() if isinstance(m, RUNNING)]
+        return {"running": [vars(m) for m in running]}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        running = [m for m in vars(self.model.encoder).values() if isinstance(m, RUNNING)]
+        for m, values in zip(running, state["running"], strict=True):
+            vars(m).update(values)
+
+
+# Of the model's parameters, those whose only teacher is a reward.
+CHOOSING = ("encoder.parser", "encoder.reader", "encoder.spinn.score", "encoder.spinn.track")
+# What an encoder remembers of former batches.
+RUNNING = (structmax.RunningMean, structmax.RunningScale)

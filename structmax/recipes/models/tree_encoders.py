@@ -1,0 +1,307 @@
+"""Encoders of sentences by trees, and how each of them learns its tree.
+
+An encoder reads words (B, N, D) and gives a state of the whole sentence, (B, H), which a classifier judges. Those that
+choose a tree for themselves belong to one of three families:
+
+    L(argmax)  the loss of one tree; its gradient for the parser is invented          straight_through, spigot, gumbel …
+    L(E[z])    the loss of an average tree, or of the average of what trees say       marginals, sparsemap
+    E[L(z)]    the average loss of trees, estimated or summed                         sparse, rl_spinn, ppo
+"""
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+import structmax
+from structmax import incremental
+from structmax.nn import BinaryTreeLSTM, MergeParser, PyramidTreeLSTM, Spinn
+
+# The temperature of SparseMAP: at 1, the flat scores of a new parser would have hundreds of trees.
+SHARPNESS = 0.1
+# from states (M, H) of instances (M,) to their losses (M,)
+Judge = Callable[[Tensor, Tensor], Tensor]
+
+
+class Sentences(NamedTuple):
+    """A batch: token numbers (B, N), how many of them count (B,), and the trees that grammar gives them (B, N, N)."""
+
+    tokens: Tensor
+    lengths: Tensor
+    gold: Tensor
+
+
+class Encoded(NamedTuple):
+    """States (B, H), and the trees they were composed by, as parts of a `BinaryTree` (B, N, N); None without any."""
+
+    root: Tensor
+    spans: Tensor | None
+
+
+class Encoder(nn.Module, ABC):
+    """Sentences to states. It embeds tokens for itself, so that parser and composer share nothing they need not."""
+
+    def __init__(self, vocabulary: int, size: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, size)
+
+    @abstractmethod
+    def forward(self, sentences: Sentences) -> Encoded:
+        """The states as they are used, once trained."""
+
+    def losses(self, sentences: Sentences, judge: Judge, generator: torch.Generator) -> Iterator[Tensor]:
+        """The losses (B,) to train on, one update after the other."""
+        root = self.learning(sentences, generator)
+        yield judge(root, torch.arange(len(root), device=root.device))
+
+    def learning(self, sentences: Sentences, generator: torch.Generator) -> Tensor:
+        """The states in training, where that is not the same."""
+        return self(sentences).root
+
+
+class Lstm(Encoder):
+    """No tree: the last state of an LSTM."""
+
+    def __init__(self, vocabulary: int, size: int) -> None:
+        super().__init__(vocabulary, size)
+        self.lstm = nn.LSTM(size, size, batch_first=True)
+
+    def forward(self, sentences: Sentences) -> Encoded:
+        states, _ = self.lstm(self.words(sentences.tokens))
+        last = (sentences.lengths - 1).reshape(-1, 1, 1).expand(-1, 1, states.shape[-1])
+        return Encoded(states.gather(1, last).squeeze(1), None)
+
+
+class Gold(Encoder):
+    """The tree of the grammar."""
+
+    def __init__(self, vocabulary: int, size: int) -> None:
+        super().__init__(vocabulary, size)
+        self.tree = BinaryTreeLSTM(size, size)
+
+    def forward(self, sentences: Sentences) -> Encoded:
+        return Encoded(self.tree(self.words(sentences.tokens), sentences.gold), sentences.gold)
+
+
+class Gumbel(Encoder):
+    """Merges neighbours from the leaves up, by straight-through Gumbel choices."""
+
+    def __init__(self, vocabulary: int, size: int) -> None:
+        super().__init__(vocabulary, size)
+        self.pyramid = PyramidTreeLSTM(size, size)
+
+    def forward(self, sentences: Sentences) -> Encoded:
+        return Encoded(*self.pyramid(self.words(sentences.tokens), sentences.lengths, choose=incremental.greedy))
+
+    def learning(self, sentences: Sentences, generator: torch.Generator) -> Tensor:
+        return self.pyramid(self.words(sentences.tokens), sentences.lengths, generator=generator).root
+
+
+# ---------------------------------------------------------------- trees by the scores of their spans
+
+
+class SpanScores(nn.Module):
+    """Scores (B, N, N) of all spans: a product of what an LSTM in both directions says of their first and last word."""
+
+    def __init__(self, vocabulary: int, size: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, size)
+        self.lstm = nn.LSTM(size, size // 2, batch_first=True, bidirectional=True)
+        self.first = nn.Linear(size, size)
+        self.last = nn.Linear(size, size)
+
+    def forward(self, sentences: Sentences) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(
+            self.words(sentences.tokens), sentences.lengths.cpu(), batch_first=True, enforce_sorted=False
+        )
+        states, _ = nn.utils.rnn.pad_packed_sequence(
+            self.lstm(packed)[0], batch_first=True, total_length=sentences.tokens.shape[1]
+        )
+        return self.first(states) @ self.last(states).mT / states.shape[-1] ** 0.5
+
+
+class LatentTree(Encoder):
+    """The best tree by span scores, whose parser learns through a surrogate of it.
+
+    Args:
+        estimator: of `structmax.surrogate`.
+    """
+
+    def __init__(self, vocabulary: int, size: int, estimator: structmax.estimators.surrogate.AbstractSurrogate) -> None:
+        super().__init__(vocabulary, size)
+        self.scores = SpanScores(vocabulary, size)
+        self.tree = BinaryTreeLSTM(size, size)
+        self.estimator = estimator
+
+    def forward(self, sentences: Sentences) -> Encoded:
+        spans = structmax.argmax(self.scores(sentences), structmax.BinaryTree(sentences.lengths))
+        return Encoded(self.tree(self.words(sentences.tokens), spans), spans)
+
+    def learning(self, sentences: Sentences, generator: torch.Generator) -> Tensor:
+        trees = structmax.BinaryTree(sentences.lengths)
+        z = structmax.surrogate(self.scores(sentences), trees, self.estimator, generator=generator)
+        return self.tree(self.words(sentences.tokens), z, relaxed=True)
+
+
+class MarginalTree(LatentTree):
+    """The average tree, now and later: what every span says, by the probability of its halves."""
+
+    def __init__(self, vocabulary: int, size: int) -> None:
+        super().__init__(vocabulary, size, structmax.Relaxation(structmax.Marginals()))
+
+    def forward(self, sentences: Sentences) -> Encoded:
+        scores, trees = self.scores(sentences), structmax.BinaryTree(sentences.lengths)
+        soft = structmax.marginals(scores, trees)
+        root = self.tree(self.words(sentences.tokens), soft, relaxed=True)
+        return Encoded(root, structmax.argmax(scores, trees))
+
+
+class SparseTrees(LatentTree):
+    """The few trees of SparseMAP, each composed for itself: their states averaged, or their losses.
+
+    Args:
+        average: whether states are averaged before they are judged, L(E[z]), rather than their losses, E[L(z)].
+    """
+
+    def __init__(self, vocabulary: int, size: int, average: bool) -> None:
+        super().__init__(vocabulary, size, structmax.Relaxation(structmax.SparseMarginals()))
+        self.average = average
+
+    def forward(self, sentences: Sentences) -> Encoded:
+        scores, trees = self.scores(sentences), structmax.BinaryTree(sentences.lengths)
+        return Encoded(self._averaged(sentences, scores), structmax.argmax(scores, trees))
+
+    def losses(self, sentences: Sentences, judge: Judge, generator: torch.Generator) -> Iterator[Tensor]:
+        scores = self.scores(sentences)
+        if self.average:
+            root = self._averaged(sentences, scores)
+            yield judge(root, torch.arange(len(root), device=root.device))
+            return
+        words = self.words(sentences.tokens)
+        found = structmax.expect(
+            lambda spans, index: judge(self.tree(words[index], spans), index),
+            scores,
+            structmax.BinaryTree(sentences.lengths),
+            structmax.SparseSupport(SHARPNESS),
+        )
+        yield found.value
+
+    def _averaged(self, sentences: Sentences, scores: Tensor) -> Tensor:
+        found = structmax.sparsemap(scores, structmax.BinaryTree(sentences.lengths), temperature=SHARPNESS)
+        # (K, B) each: most instances have fewer trees than the K of the one with most
+        used, instance = (found.probabilities > 0).nonzero(as_tuple=True)
+        states = self.tree(self.words(sentences.tokens)[instance], found.structures[used, instance])
+        weights = found.probabilities[used, instance].unsqueeze(-1)
+        return states.new_zeros(len(scores), states.shape[-1]).index_add(0, instance, weights * states)
+
+
+# ---------------------------------------------------------------- trees built step by step
+
+
+class SupervisedSpinn(Encoder):
+    """Shifts and reduces as it was shown."""
+
+    def __init__(self, vocabulary: int, size: int) -> None:
+        super().__init__(vocabulary, size)
+        self.spinn = Spinn(size, size)
+
+    def forward(self, sentences: Sentences) -> Encoded:
+        built = self.spinn(self.words(sentences.tokens), sentences.lengths)
+        return Encoded(built.root, structmax.ShiftReduce().to_spans(built.actions))
+
+    def losses(self, sentences: Sentences, judge: Judge, generator: torch.Generator) -> Iterator[Tensor]:
+        shown = structmax.ShiftReduce().from_spans(sentences.gold)
+        built = self.spinn(self.words(sentences.tokens), sentences.lengths, shown)
+        taught = -incremental.Policy(built.scores, sentences.lengths).log_prob(shown)
+        yield judge(built.root, torch.arange(len(built.root), device=built.root.device)) + taught
+
+
+class ReinforcedSpinn(SupervisedSpinn):
+    """Shifts and reduces by chance, and what turned out well becomes more probable.
+
+    Args:
+        baseline: "none", "running_mean", "leave_one_out", "self_critical" or "learned".
+    """
+
+    def __init__(self, vocabulary: int, size: int, baseline: str) -> None:
+        super().__init__(vocabulary, size)
+        self.baseline = baseline
+        self.mean = structmax.RunningMean()
+        learned = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, 1))
+        self.guess = learned if baseline == "learned" else None
+
+    def losses(self, sentences: Sentences, judge: Judge, generator: torch.Generator) -> Iterator[Tensor]:
+        B = len(sentences.tokens)
+        draws = 2 if self.baseline == "leave_one_out" else 1
+        index = torch.arange(B, device=sentences.tokens.device).repeat(draws)
+        words, lengths = self.words(sentences.tokens)[index], sentences.lengths[index]
+        built = self.spinn(words, lengths, choose=functools.partial(incremental.sample, generator=generator))
+        losses = judge(built.root, index).unflatten(0, (draws, B))
+        log_p = incremental.Policy(built.scores, lengths).log_prob(built.actions).unflatten(0, (draws, B))
+        guess = self._guess(sentences, judge, losses.detach())
+        credit = losses.detach() - guess.detach()
+        yield (losses + credit * log_p + (losses.detach() - guess) ** 2).mean(0)
+
+    def _guess(self, sentences: Sentences, judge: Judge, losses: Tensor) -> Tensor:
+        """What the losses (S, B) are compared with."""
+        if self.baseline == "self_critical":
+            with torch.no_grad():
+                return judge(self(sentences).root, torch.arange(losses.shape[1], device=losses.device))
+        if self.baseline == "leave_one_out":
+            return losses.flip(0)
+        if self.baseline == "running_mean":
+            return self.mean.guess(None, losses)
+        if self.guess is None:
+            return losses.new_zeros(())
+        inside = torch.arange(sentences.tokens.shape[1], device=losses.device) < sentences.lengths.unsqueeze(-1)
+        words = self.words(sentences.tokens).detach() * inside.unsqueeze(-1)
+        return self.guess(words.sum(1) / sentences.lengths.unsqueeze(-1)).squeeze(-1)
+
+
+class ProximalMerges(Encoder):
+    """Merges neighbours by a policy of its own, trained by several clipped updates for each draw.
+
+    A draw is compared with the tree that the policy likes best, and differences are scaled to one size.
+
+    Args:
+        updates: of the policy for each draw.
+        entropy: weight of the policy's entropy, which keeps it curious.
+
+    Reference: Havrylov, Kruszewski & Joulin 2019, https://arxiv.org/abs/1902.09393.
+    """
+
+    def __init__(self, vocabulary: int, size: int, updates: int, entropy: float) -> None:
+        super().__init__(vocabulary, size)
+        self.tree = BinaryTreeLSTM(size, size)
+        self.parser_words = nn.Embedding(vocabulary, size)
+        self.reader = nn.LSTM(size, size, batch_first=True)
+        self.parser = MergeParser(size, size)
+        self.updates, self.entropy = updates, entropy
+        self.ppo = structmax.Ppo(clip=0.2)
+        self.scale = structmax.RunningScale()
+
+    def forward(self, sentences: Sentences) -> Encoded:
+        spans = self.parser.derive(self._read(sentences), sentences.lengths, incremental.greedy).spans
+        return Encoded(self.tree(self.words(sentences.tokens), spans), spans)
+
+    def losses(self, sentences: Sentences, judge: Judge, generator: torch.Generator) -> Iterator[Tensor]:
+        index = torch.arange(len(sentences.tokens), device=sentences.tokens.device)
+        choose = functools.partial(incremental.sample, generator=generator)
+        drawn = self.parser.derive(self._read(sentences), sentences.lengths, choose)
+        losses = judge(self.tree(self.words(sentences.tokens), drawn.spans), index)
+        with torch.no_grad():
+            advantage = self.scale(judge(self(sentences).root, index) - losses)
+        before = None
+        for update in range(self.updates):
+            now = self.parser(self._read(sentences), drawn)
+            before = now.log_probs.detach() if before is None else before
+            clipped = self.ppo.surrogate(now.log_probs, before, advantage.unsqueeze(-1).expand_as(before))
+            policy = (clipped - self.entropy * now.entropies).sum(-1)
+            # The composer learns from a draw once.
+            yield policy + losses if update == 0 else policy
+
+    def _read(self, sentences: Sentences) -> Tensor:
+        return self.reader(self.parser_words(sentences.tokens))[0]

@@ -1,0 +1,93 @@
+"""A comparison: the runs of every setting with every seed, and what came of them on the average."""
+
+import itertools
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic
+
+from structmax.training.task import C
+
+
+@dataclass(frozen=True)
+class Member(Generic[C]):
+    """One run of a comparison."""
+
+    name: str
+    setting: dict[str, Any]
+    config: C
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of it: a summary, or why there is none."""
+
+    summary: dict[str, Any] | None = None
+    error: str | None = None
+
+
+def members(config: C, over: Mapping[str, Sequence[Any]], seeds: int) -> list[Member[C]]:
+    """The product of all values with seeds from 0.
+
+    Example:
+        >>> from structmax.training import Settings
+        >>> [member.name for member in members(Settings(), {"clip": [0.0, 1.0]}, seeds=2)]
+        ['clip=0.0,seed=0', 'clip=0.0,seed=1', 'clip=1.0,seed=0', 'clip=1.0,seed=1']
+    """
+    found = []
+    for values in itertools.product(*over.values()):
+        setting = dict(zip(over, values, strict=True))
+        for seed in range(seeds):
+            name = ",".join(f"{field}={value}" for field, value in {**setting, "seed": seed}.items())
+            found.append(Member(name.replace("/", "_"), setting, replace(config, **setting, seed=seed)))
+    return found
+
+
+def rows(runs: Sequence[Member[Any]], outcomes: Mapping[str, Outcome], best: str) -> list[dict[str, Any]]:
+    """One row of each setting, the best first: mean, standard deviation and values of each test metric over the seeds.
+
+    Args:
+        runs: all members.
+        outcomes: of those that were run, by name.
+        best: the metric to sort by.
+    """
+    settings: list[dict[str, Any]] = []
+    for run in runs:
+        if run.setting not in settings:
+            settings.append(run.setting)
+    found = [_row(setting, [outcomes[run.name] for run in runs if run.setting == setting]) for setting in settings]
+    return sorted(found, key=lambda row: -row["metrics"].get(best, {"mean": float("-inf")})["mean"])
+
+
+def mean_rows(runs: Sequence[Sequence[Mapping[str, float]]]) -> list[dict[str, float]]:
+    """The learning curve of several runs: their first rows averaged, their second rows, and so on.
+
+    Example:
+        >>> mean_rows([[{"step": 1, "valid/loss": 4.0}, {"step": 2}], [{"step": 1, "valid/loss": 2.0}]])
+        [{'step': 1, 'valid/loss': 3.0}]
+    """
+    return [
+        {key: statistics.mean(row[key] for row in level) for key in level[0] if all(key in row for row in level)}
+        for level in zip(*runs, strict=False)
+    ]
+
+
+def _row(setting: dict[str, Any], outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    summaries = [outcome.summary for outcome in outcomes if outcome.summary]
+    names = dict.fromkeys(name for summary in summaries for name in summary["test"])
+    return {
+        "setting": setting,
+        "runs": len(summaries),
+        "metrics": {name: _spread([summary["test"][name] for summary in summaries]) for name in names},
+        "seconds": statistics.mean(summary["seconds"] for summary in summaries) if summaries else 0.0,
+        "error": next((outcome.error for outcome in outcomes if outcome.error), None),
+    }
+
+
+def _spread(values: list[float]) -> dict[str, Any]:
+    """`std` is that of a sample; one value has none."""
+    return {
+        "mean": statistics.mean(values),
+        "std": statistics.stdev(values) if len(values) > 1 else 0.0,
+        "values": values,
+    }

@@ -1,0 +1,55 @@
+"""How a run can end early, each with a sentence for the person in front of it."""
+
+import signal
+from os import PathLike
+
+
+class RunError(Exception):
+    """An end of a run that its sentence explains: the command line prints it and no traceback."""
+
+
+class DataError(RunError, ValueError):
+    """A data file is not as it should be.
+
+    Args:
+        path: of the file.
+        line: of the fault, from 1; None if it is no single line.
+        reason: what should be there, what is, and what to try.
+
+    Example:
+        >>> str(DataError("train.txt", 3, "should have 2 columns, but has 1"))
+        'train.txt:3: should have 2 columns, but has 1'
+    """
+
+    def __init__(self, path: str | PathLike[str], line: int | None, reason: str) -> None:
+        super().__init__(path, line, reason)
+        self.path, self.line, self.reason = path, line, reason
+
+    def __str__(self) -> str:
+        where = f"{self.path}" if self.line is None else f"{self.path}:{self.line}"
+        return f"{where}: {self.reason}"
+
+
+class Diverged(RunError, ArithmeticError):
+    """The loss is no number any more."""
+
+    def __init__(self, step: int, loss: float) -> None:
+        super().__init__(step, loss)
+        self.step, self.loss = step, loss
+
+    def __str__(self) -> str:
+        return (
+            f"The loss should be finite, but is {self.loss} at step {self.step}. "
+            "Try a lower learning rate, a warm-up, gradients clipped (clip = 1), or to compute without bf16."
+        )
+
+
+class Interrupted(Exception):
+    """A signal stopped the run; the folder holds all that is needed to go on with it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+    def __str__(self) -> str:
+        return f"Stopped by {signal.Signals(self.number).name}; what is needed to go on is saved."

@@ -1,0 +1,134 @@
+"""One run from its first step to its summary: train, take the best model, test it, write down what came of it."""
+
+import platform
+from dataclasses import asdict, fields
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from structmax.training.distributed import Processes, joined
+from structmax.training.errors import RunError
+from structmax.training.loop import Loop
+from structmax.training.run_folder import RunFolder
+from structmax.training.task import C, Settings, Task
+from structmax.training.watcher import Watcher
+
+
+def run(recipe: type[Task[C]], config: C, folder: Path, watcher: Watcher | None = None) -> dict[str, Any]:
+    """Trains a task and tests its best model. A folder with an interrupted run of the same config goes on with it.
+
+    Args:
+        recipe: the task's class.
+        config: its settings.
+        folder: of the run; made if it is not there.
+        watcher: is told how it goes; nobody by default.
+
+    Returns:
+        The summary, as it stands in `summary.json`.
+
+    Raises:
+        Interrupted: by Ctrl-C or termination, after the present step; call again to go on.
+        Diverged: the loss is not finite.
+        RunError: the folder holds a run of another config, or the device is not there.
+
+    Example:
+        >>> import tempfile
+        >>> from structmax.recipes import clusters
+        >>> config = clusters.Config(epochs=1, points=200, device="cpu")
+        >>> summary = run(clusters.Recipe, config, Path(tempfile.mkdtemp()) / "first")
+        >>> sorted(summary["test"])
+        ['accuracy', 'loss', 'v_measure']
+    """
+    processes = joined(config.device)
+    place = RunFolder(Path(folder))
+    # the first process looks, for all
+    if problem := processes.from_first(_prepared(place, config) if processes.is_first else None):
+        raise RunError(problem)
+    if summary := processes.from_first(place.summary):
+        return summary
+    torch.manual_seed(config.seed)
+    task = recipe(config, processes.device)
+    loop = Loop(task, place, processes, watcher if watcher and processes.is_first else Watcher())
+    loop.train()
+    summary = _tested(loop, config)
+    if processes.is_first:
+        place.write("structures.json", _drawn(task))
+        place.write("summary.json", summary)
+    return summary
+
+
+def changed(config: Settings) -> dict[str, Any]:
+    """What differs from the defaults.
+
+    Example:
+        >>> changed(Settings(seed=1, schedule="cosine"))
+        {'seed': 1, 'schedule': 'cosine'}
+    """
+    return {field.name: value for field in fields(config) if (value := getattr(config, field.name)) != field.default}
+
+
+def name_of(config: Settings) -> str:
+    """A name for the run: what differs from the defaults, or "default".
+
+    Example:
+        >>> name_of(Settings(seed=1, bf16=True)), name_of(Settings())
+        ('seed=1,bf16=True', 'default')
+    """
+    name = ",".join(f"{field}={value}" for field, value in changed(config).items()) or "default"
+    # a path among the values makes no folders
+    return name.replace("/", "_")
+
+
+def _prepared(folder: RunFolder, config: Settings) -> str | None:
+    """Writes the config; or returns why the run cannot be here."""
+    stored, given = folder.config, asdict(config)
+    if stored is not None and stored != given:
+        differing = ", ".join(sorted(name for name in stored | given if stored.get(name) != given.get(name)))
+        return f"{folder.path} should be empty or hold a run of this config, but its run differs in {differing}."
+    folder.write("config.json", given)
+    return None
+
+
+def _tested(loop: Loop, config: Settings) -> dict[str, Any]:
+    best = loop.load_best()
+    return {
+        "recipe": type(loop.task).__module__.rpartition(".")[2],
+        "name": loop.folder.path.name,
+        "best": best,
+        "test": loop.evaluate("test"),
+        "seconds": round(loop.place.seconds, 3),
+        "instances_per_second": round(loop.place.instances_per_second, 1),
+        "steps": loop.place.step,
+        "parameters": sum(parameter.numel() for parameter in loop.parameters),
+        "device": _spoken(loop.processes),
+        "versions": versions(),
+        "changed": changed(config),
+    }
+
+
+@torch.no_grad()
+def _drawn(task: Task[Any]) -> list[dict[str, Any]]:
+    task.model.eval()
+    return task.drawings()
+
+
+def _spoken(processes: Processes) -> str:
+    """The devices in words."""
+    if processes.device.type == "cuda":
+        name = torch.cuda.get_device_name(processes.device)
+    else:
+        name = f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+    return name if processes.count == 1 else f"{processes.count} × {name}"
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of what computes."""
+    found = {"python": platform.python_version()}
+    for package in ("structmax", "torch", "numpy", "numba", "triton"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,106 @@
+"""What a recipe is: settings people may change, and a task made of them.
+
+A recipe is a file of `structmax.recipes` with two classes, `Config`, a frozen dataclass over `Settings`, and `Recipe`,
+a `Task`. The file's name is the recipe's, its docstring the description, and the fields of `Config` are the flags.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import torch
+from torch import Tensor, nn
+
+Metrics = dict[str, Tensor]
+
+
+LEAST = {"epochs": 1, "minutes": 0, "batch_size": 1, "learning_rate": 0, "warm_up": 0, "clip": 0, "evaluations": 1}
+
+
+def option(default: Any, help: str) -> Any:
+    """A field of a Config, with the sentence `--help` prints. Choices are a `Literal` type."""
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What every recipe can be told."""
+
+    seed: int = option(0, "seed of all chance: data, first weights, draws")
+    device: str = option("auto", "auto, cpu, cuda or cuda:1; auto takes a GPU if there is one")
+    bf16: bool = option(False, "compute in bfloat16 where autocast does")
+    epochs: int = option(10, "passes over the training data")
+    minutes: float = option(0.0, "stop training after so many minutes; 0 for no limit")
+    batch_size: int = option(64, "instances of a step, over all processes together")
+    learning_rate: float = option(1e-3, "of the optimiser, at its highest")
+    schedule: Literal["constant", "cosine", "linear"] = option("constant", "of the learning rate after the warm-up")
+    warm_up: int = option(0, "steps until the learning rate is at its highest")
+    clip: float = option(0.0, "largest norm of the gradient; 0 for no limit")
+    evaluations: int = option(1, "how often an epoch is interrupted to evaluate, its end included")
+
+    def __post_init__(self) -> None:
+        for name, least in LEAST.items():
+            if not getattr(self, name) >= least:
+                raise ValueError(f"`{name}` should be at least {least}, but is {getattr(self, name)}.")
+        for name, kind in get_type_hints(type(self)).items():
+            if get_origin(kind) is Literal and getattr(self, name) not in get_args(kind):
+                choices = ", ".join(map(str, get_args(kind)))
+                raise ValueError(f"`{name}` should be one of {choices}, but is {getattr(self, name)!r}.")
+
+
+C = TypeVar("C", bound=Settings)
+
+
+class Task(ABC, Generic[C]):
+    """Data, a model, and how it learns. Made with the config and the device; all chance comes from the config's seed.
+
+    `model` holds all that is trained. `best` names the metric of `evaluate` whose largest value marks the best
+    checkpoint; `shown` the metrics of a training step that a progress bar has room for.
+    """
+
+    model: nn.Module
+    best: ClassVar[str] = "accuracy"
+    shown: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
+
+    def __init__(self, config: C, device: torch.device) -> None:
+        self.config = config
+        self.device = device
+
+    @abstractmethod
+    def batches(self, epoch: int) -> Sequence[Tensor]:
+        """The batches of an epoch, each the indices of its instances; the same for the same seed and epoch."""
+
+    @abstractmethod
+    def updates(self, indices: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, Metrics]]:
+        """The losses of one batch to step on, one after the other: most tasks yield one, PPO several.
+
+        A loss is a mean over the instances. The optimiser has stepped when the next is asked for; parameters without
+        a gradient stay. Metrics are means over instances too, tensors without gradient: nobody waits for a GPU.
+
+        Args:
+            indices: of the instances, those of this process.
+            generator: source of chance on the task's device.
+        """
+
+    @abstractmethod
+    def evaluate(self, split: str) -> dict[str, float]:
+        """Metrics over held-out data, with the model as it is: "valid" during training, "test" at the end."""
+
+    def optimiser(self) -> torch.optim.Optimizer:
+        """Adam by default. Groups may have learning rates of their own: the schedule multiplies them."""
+        return torch.optim.Adam(self.model.parameters(), self.config.learning_rate)
+
+    def drawings(self) -> list[dict[str, Any]]:
+        """Structures worth looking at, as `structmax.plots.structures` takes them. None by default."""
+        return []
+
+    def state(self) -> dict[str, Any]:
+        """What else has to be remembered to go on with the same numbers: running baselines, say.
+
+        Tensors, numbers and strings, in dicts and lists.
+        """
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """The way back."""

@@ -1,0 +1,393 @@
+"""The command line, end to end on tiny settings."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("typer")
+
+from typer.testing import CliRunner
+
+import structmax
+from structmax import bench, cli, recipes
+from structmax.cli import compare, speech
+from structmax.cli.app import app
+from structmax.training import Interrupted, RunFolder
+from structmax.training.comparison import Outcome
+
+TINY = """
+    '''Learns one number. Nothing else.
+
+    More about it.
+    '''
+    from dataclasses import dataclass
+    from pathlib import Path
+    from typing import Literal
+
+    import torch
+    from structmax.training import DataError, Settings, Task, option
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Settings):
+        device: str = option("cpu", "where")
+        epochs: int = option(2, "passes")
+        flavour: Literal["sweet", "sour", "nan"] = option("sweet", "how it tastes")
+        data: str = option("", "a file of numbers")
+
+    class Recipe(Task[Config]):
+        def __init__(self, config, device):
+            super().__init__(config, device)
+            self.model = torch.nn.Linear(1, 1)
+            for line, text in enumerate(Path(config.data).read_text().splitlines() if config.data else (), 1):
+                if not text.isdecimal():
+                    raise DataError(config.data, line, f"should be a number, but is {text!r}")
+
+        def batches(self, epoch):
+            return torch.arange(8).split(2)
+
+        def updates(self, indices, generator):
+            if self.config.flavour == "sour":
+                raise KeyError("sugar")
+            loss = (self.model(torch.ones(len(indices), 1)) - 1).square().mean()
+            yield loss * (torch.nan if self.config.flavour == "nan" else 1), {"accuracy": loss.detach()}
+
+        def evaluate(self, split):
+            return {"accuracy": self.model.weight.item()}
+"""
+
+
+@pytest.fixture
+def structmax_in(tmp_path, monkeypatch):
+    """Calls the command line in a folder where there is one more recipe, `tiny`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "tiny.py").write_text(textwrap.dedent(TINY))
+    monkeypatch.setattr(recipes, "__path__", [*recipes.__path__, str(tmp_path / "more")])
+    monkeypatch.delitem(sys.modules, "structmax.recipes.tiny", raising=False)
+
+    def call(*arguments):
+        answer = CliRunner().invoke(app, list(map(str, arguments)))
+        # words, as no terminal breaks them
+        said = " ".join(answer.output.replace("│", " ").split())
+        assert answer.exception is None or isinstance(answer.exception, SystemExit), answer.exc_info
+        return answer.exit_code, said
+
+    return call
+
+
+# ---------------------------------------------------------------- run
+
+
+def test_run(structmax_in, tmp_path):
+    code, said = structmax_in("run", "tiny", "--seed", 1)
+    assert code == 0, said
+    folder = tmp_path / "runs" / "tiny" / "seed=1"
+    assert {path.name for path in folder.iterdir()} == {
+        "best.pt",
+        "config.json",
+        "curves.png",
+        "last.pt",
+        "metrics.jsonl",
+        "report.html",
+        "structures.json",
+        "summary.json",
+    }
+    assert "tiny in runs/tiny/seed=1" in said
+    assert "epoch 1 step 4 train/loss" in said
+    assert "(best)" in said
+    assert "The report: runs/tiny/seed=1/report.html" in said
+
+
+def test_help_has_the_fields_of_the_config(structmax_in):
+    code, said = structmax_in("run", "tiny", "--help")
+    assert code == 0
+    assert "Learns one number. Nothing else." in said
+    assert said.index("--flavour") < said.index("--seed") < said.index("--resume")
+    for words in ("how it tastes", "<sweet|sour|nan>", "--bf16", "--no-bf16", "[default: 2]", "Tiny", "Training"):
+        assert words in said, words
+    assert structmax_in("run", "--help")[1].count("tiny") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "nothing"), "No such command 'nothing'"),
+        (("run", "tiny", "--epochs", "many"), "'--epochs'"),
+        (("run", "tiny", "--epochs", 0), "`epochs` should be at least 1, but is 0."),
+        (("run", "tiny", "--flavour", "salty"), "'salty' is not one of 'sweet', 'sour', 'nan'"),
+        (("run", "tiny", "--colour", "red"), "No such option"),
+        (("run", "tiny", "--resume"), "--resume needs runs/tiny/default/config.json, which is not there. Try without."),
+        (("compare", "tiny"), "Missing option '--over'"),
+        (("compare", "tiny", "--over", "colour=red"), "--over should be field=a,b,c with one of seed,"),
+        (
+            ("compare", "tiny", "--over", "flavour=sweet,salty"),
+            "should name one of sweet, sour, nan, but names 'salty'",
+        ),
+        (("compare", "tiny", "--over", "epochs=1,x"), "should name a value of epochs (int), but names 'x'"),
+        (("compare", "tiny", "--over", "bf16=1"), "should name a value of bf16 (bool), but names '1'"),
+        (("compare", "tiny", "--over", "epochs=1,0"), "`epochs` should be at least 1, but is 0."),
+        (("compare", "tiny", "--over", "epochs=1", "--seeds", 0), "--seeds and --jobs should be at least 1"),
+        (("compare", "tiny", "--over", "seed=1,2"), "--seeds says how many seeds there are"),
+        (("plot", "nowhere"), "nowhere should hold a config.json or a compare.json, but has neither."),
+        (("report", "nowhere"), "nowhere should hold a config.json or a compare.json, but has neither."),
+        (("bench", "--only", "nothing"), "--only should be part of one of softmax,"),
+    ],
+)
+def test_bad_usage(structmax_in, arguments, words):
+    code, said = structmax_in(*arguments)
+    assert code == 2, said
+    assert words in said
+
+
+def test_a_folder_that_is_taken(structmax_in, tmp_path):
+    assert structmax_in("run", "tiny", "--name", "mine")[0] == 0
+    code, said = structmax_in("run", "tiny", "--name", "mine", "--epochs", 1)
+    assert code == 2
+    assert "runs/tiny/mine holds a run already. Try --resume" in said
+    (tmp_path / "runs/tiny/mine/notes.txt").write_text("keep me")
+    assert structmax_in("run", "tiny", "--name", "mine", "--epochs", 1, "--overwrite")[0] == 0
+    assert RunFolder(tmp_path / "runs/tiny/mine").config["epochs"] == 1
+    assert (tmp_path / "runs/tiny/mine/notes.txt").exists()
+
+
+def test_resume_keeps_to_the_config(structmax_in, tmp_path):
+    assert structmax_in("run", "tiny", "--name", "mine", "--epochs", 1)[0] == 0
+    code, said = structmax_in("run", "tiny", "--name", "mine", "--resume", "--epochs", 3, "--seed", 0)
+    assert code == 2
+    assert "--epochs should be 1, as the run in runs/tiny/mine was begun, but is 3. Leave it out" in said
+    # a finished run says again what came of it
+    code, said = structmax_in("run", "tiny", "--name", "mine", "--resume")
+    assert (code, "4 steps in" in said) == (0, True)
+    folder = RunFolder(tmp_path / "runs/tiny/mine")
+    folder.write("config.json", folder.config | {"colour": "red"})
+    code, said = structmax_in("run", "tiny", "--name", "mine", "--resume")
+    assert code == 2
+    assert "config.json has colour, unknown to tiny." in said
+
+
+def test_errors_that_explain_themselves(structmax_in, tmp_path):
+    (tmp_path / "numbers.txt").write_text("1\n2\ntwo\n")
+    code, said = structmax_in("run", "tiny", "--data", "numbers.txt")
+    assert code == 1
+    assert said.endswith("numbers.txt:3: should be a number, but is 'two'")
+    code, said = structmax_in("run", "tiny", "--flavour", "nan")
+    assert code == 1
+    assert "The loss should be finite, but is nan at step 1." in said
+
+
+def test_the_report_is_opened(structmax_in, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    assert structmax_in("run", "tiny", "--open")[0] == 0
+    assert opened[0].startswith("file:///")
+    assert opened[0].endswith("runs/tiny/default/report.html")
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "structmax", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def wait_for(path: Path, process: subprocess.Popen) -> None:
+    while not path.exists():
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.02)
+
+
+def test_an_interrupted_run_goes_on(tmp_path, structmax_in):
+    process = start(
+        tmp_path, "run", "clusters", "--points", "400", "--epochs", "4000", "--device", "cpu", "--name", "a"
+    )
+    wait_for(tmp_path / "runs/clusters/a/last.pt", process)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=30)[0]
+    assert process.returncode == 130, said
+    assert "Stopped by SIGINT" in said
+    assert "Go on with: structmax run clusters --name a --folder runs --resume" in said
+    assert "Traceback" not in said
+    folder = RunFolder(tmp_path / "runs/clusters/a")
+    step = folder.load("last.pt")["place"]["step"]
+    # almost at the end: what is left should be short
+    folder.write("config.json", folder.config | {"epochs": step // 2 + 2})
+    code, said = structmax_in("run", "clusters", "--name", "a", "--resume")
+    assert code == 0, said
+    assert f"Going on after step {step}." in said
+    assert folder.summary["steps"] == 2 * (step // 2 + 2)
+
+
+def test_ctrl_c_outside_of_training(structmax_in, monkeypatch):
+    def pressed(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("structmax.cli.run.run", pressed)
+    code, said = structmax_in("run", "tiny")
+    assert code == 130
+    assert said.endswith("Stopped at once.")
+
+
+# ---------------------------------------------------------------- compare
+
+
+def test_compare(structmax_in, tmp_path):
+    arguments = ("compare", "tiny", "--over", "flavour=sweet,sour", "--over", "clip=0,1", "--seeds", 2, "--epochs", 1)
+    code, said = structmax_in(*arguments)
+    assert code == 1
+    folder = RunFolder(tmp_path / "runs/tiny/over=flavour+clip,epochs=1")
+    content = folder.read("compare.json")
+    assert content["over"] == {"flavour": ["sweet", "sour"], "clip": [0.0, 1.0]}
+    assert content["seeds"] == 2
+    assert len(content["runs"]) == 8
+    means = [row["metrics"]["accuracy"]["mean"] for row in content["rows"] if row["runs"]]
+    assert means == sorted(means, reverse=True)
+    assert [row["runs"] for row in content["rows"]] == [2, 2, 0, 0]
+    assert content["rows"][3]["error"] == "KeyError: 'sugar'"
+    assert "flavour=sour, clip=0.0 failed: KeyError: 'sugar'" in said
+    for name in ("report.html", "curves.png", "flavour=sweet,clip=0.0,seed=1/report.html"):
+        assert (folder.path / name).exists()
+
+    # what is finished is kept
+    kept = folder.path / "flavour=sweet,clip=1.0,seed=0" / "last.pt"
+    before = kept.stat().st_mtime_ns
+    assert structmax_in(*arguments)[0] == 1
+    assert kept.stat().st_mtime_ns == before
+    assert structmax_in(*arguments, "--overwrite")[0] == 1
+    assert kept.stat().st_mtime_ns > before
+
+    # another config does not take its folder
+    code, said = structmax_in(*arguments, "--batch-size", 3, "--name", folder.path.name)
+    assert code == 1
+    assert "but its run differs in batch_size." in said
+
+    code, said = structmax_in("plot", folder.path, "--to", tmp_path / "all.png")
+    assert code == 0
+    assert (tmp_path / "all.png").exists()
+
+
+def test_an_interrupted_comparison_hands_the_signal_on(tmp_path):
+    settings = ("--seeds", "2", "--points", "400", "--device", "cpu", "--name", "a", "--jobs", "2")
+    process = start(tmp_path, "compare", "clusters", "--over", "epochs=1,4000", *settings)
+    folder = tmp_path / "runs/clusters/a"
+    for seed in (0, 1):
+        wait_for(folder / f"epochs=4000,seed={seed}/last.pt", process)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=30)[0]
+    assert process.returncode == 130, said
+    assert "The same command goes on: finished runs are kept." in said
+    assert "epochs=1,seed=0  loss " in said
+    for seed in (0, 1):
+        assert RunFolder(folder / f"epochs=1,seed={seed}").summary
+        assert RunFolder(folder / f"epochs=4000,seed={seed}").summary is None
+
+
+def test_an_interrupted_comparison_ends(structmax_in, monkeypatch):
+    def stopped(*arguments):
+        raise Interrupted(signal.SIGTERM)
+
+    monkeypatch.setattr(compare, "run", stopped)
+    assert structmax_in("compare", "tiny", "--over", "clip=0,1")[0] == 143
+
+
+# ---------------------------------------------------------------- looking
+
+
+def test_list(structmax_in):
+    code, said = structmax_in("list")
+    assert code == 0
+    assert "clusters Regression with latent categories" in said
+    assert "tiny Learns one number. Nothing else." in said
+
+
+def test_plot_and_report(structmax_in, tmp_path):
+    for seed in (1, 2):
+        assert structmax_in("run", "tiny", "--seed", seed)[0] == 0
+    runs = ("runs/tiny/seed=1", "runs/tiny/seed=2")
+    for path in (tmp_path / runs[0]).glob("*.[ph][nt]*"):
+        path.unlink(missing_ok=path.suffix != ".pt")
+    assert "The curves: runs/tiny/seed=1/curves.png" in structmax_in("plot", runs[0])[1]
+    assert "The report: runs/tiny/seed=1/report.html" in structmax_in("report", runs[0])[1]
+    assert (tmp_path / runs[0] / "curves.png").exists()
+    assert (tmp_path / runs[0] / "report.html").exists()
+    assert structmax_in("plot", *runs)[1].endswith("The curves: curves.png")
+    assert (tmp_path / "curves.png").exists()
+
+
+def test_info(structmax_in):
+    code, said = structmax_in("info")
+    assert code == 0
+    assert f"structmax {structmax.training.versions()['structmax']}" in said
+    assert "LinearChain numba numba numba numba numba numba" in said
+    assert "Matching numba numba – – – numba" in said
+    assert "compiled kernels:" in said
+
+
+def test_bench(structmax_in, monkeypatch):
+    monkeypatch.setattr(bench, "BUDGET", 0.0)
+    code, said = structmax_in("bench", "--only", "sparsemax")
+    assert code == 0
+    title, size, forward, both = said.split("backward")[-1].split()
+    assert (title, size) == ("sparsemax", "1024×1000")
+    assert float(forward) > 0
+    assert float(both) > 0
+
+
+def test_bench_without_a_gpu(structmax_in, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    code, said = structmax_in("bench", "--device", "cuda")
+    assert code == 2
+    assert "--device should be one of this machine, but is 'cuda', and no GPU is found." in said
+
+
+def test_every_case_of_the_bench_runs(monkeypatch):
+    monkeypatch.setattr(bench, "BUDGET", 0.0)
+    monkeypatch.setattr(bench, "REPEATS", 1)
+    rows = list(bench.measure())
+    assert len(rows) == len(bench.CASES)
+    assert all((row.both is not None) == row.case.has_gradient for row in rows)
+
+
+def test_what_is_missing_is_named(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in ("typer", "rich") else name)
+    with pytest.raises(
+        SystemExit, match=r"needs typer and rich, not found here. Try: pip install 'structmax\[recipes\]'"
+    ):
+        cli.main()
+
+
+def test_main_is_the_app(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["structmax", "list"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0
+    assert "clusters" in capsys.readouterr().out
+
+
+def test_numbers_of_tables():
+    assert [speech.number(value) for value in (3, "x", 0.5, 0.0, 1e-7, 12345.678)] == [
+        "3",
+        "x",
+        "0.5000",
+        "0.0000",
+        "1e-07",
+        "1.23e+04",
+    ]
+
+
+def test_failures_are_outcomes(structmax_in, tmp_path):
+    config = recipes.find("tiny").config(flavour="nan")
+    outcome = compare._outcome("tiny", config, tmp_path / "a")
+    assert outcome == Outcome(error=outcome.error)
+    assert "but is nan at step 1" in outcome.error
+
+
+def test_unknown_recipes():
+    with pytest.raises(ValueError, match=r"A recipe should be one of .*clusters.*, but is 'nothing'"):
+        recipes.find("nothing")

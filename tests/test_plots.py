@@ -1,0 +1,333 @@
+"""Pictures keep their layout's laws, escape what they are given, and say what is wrong with it."""
+
+import itertools
+import math
+import random
+import re
+import xml.etree.ElementTree as ElementTree
+
+import matplotlib
+import pytest
+
+from structmax.plots import arcs, charts, curves, series, structures, trees
+from structmax.plots.svg import text_width
+
+EXPRESSION = ["[MAX", "2", "9", "[MIN", "4", "7", "]", "0", "]"]
+GOLD = [[0, 1], [0, 2], [3, 4], [3, 5], [3, 6], [0, 6], [0, 7], [0, 8]]
+INDUCED = [[0, 1], [0, 2], [4, 5], [3, 5], [3, 6], [0, 6], [7, 8], [0, 8]]
+SENTENCE = ["the", "cat", "and", "the", "dog", "sat", "on", "mats"]
+DRAWINGS = {
+    "trees": {"tokens": EXPRESSION, "trees": {"gold": GOLD, "induced": INDUCED}, "note": "F1 0.75"},
+    "arcs": {
+        "tokens": SENTENCE,
+        "arcs": {"gold": [[2, 1, "det"], [6, 2, "nsubj"], [0, 6]], "predicted": [[2, 1, "amod"], [1, 2], [0, 6]]},
+    },
+    "sequence": {"tokens": ["New", "York"], "tags": {"gold": ["B", "I"], "predicted": ["O", "I"]}},
+    "alignment": {
+        "rows": ["ein", "Haus"],
+        "columns": ["a", "house"],
+        "weights": [[1, 0], [-0.25, 0.75]],
+        "gold": [[1, 1]],
+    },
+    "matrix": {"weights": [[0.5, math.nan, 0.0], [None, 1.0, math.inf]]},
+}
+EMPTY = {
+    "trees": {"tokens": [], "trees": {"gold": []}},
+    "arcs": {"tokens": [], "arcs": {"gold": []}},
+    "sequence": {"tokens": [], "tags": {"gold": []}},
+    "alignment": {"weights": [], "rows": [], "columns": []},
+    "matrix": {"weights": []},
+}
+
+
+def parsed(kind: str, drawing: dict) -> ElementTree.Element:
+    return ElementTree.fromstring(structures.svg({"kind": kind, **drawing}).replace("xmlns=", "ignored="))
+
+
+def random_spans(first: int, last: int, chance: random.Random) -> list[list[int]]:
+    """A tree with two to four children a node."""
+    if first == last:
+        return []
+    cuts = sorted(chance.sample(range(first, last), min(last - first, chance.randint(1, 3))))
+    children = zip([first, *(cut + 1 for cut in cuts)], [*cuts, last], strict=True)
+    return [[first, last], *(span for child in children for span in random_spans(*child, chance))]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 60])
+def test_a_tree_stands_in_order(size: int) -> None:
+    chance = random.Random(size)
+    tokens = ["x" * chance.randint(1, 9) for _ in range(size)]
+    spans = random_spans(0, size - 1, chance)
+    chance.shuffle(spans)
+    nodes = trees.layout(tokens, spans)
+    leaves = nodes[:size]
+    for i in range(size - 1):
+        needed = (text_width(tokens[i]) + text_width(tokens[i + 1])) / 2
+        assert leaves[i + 1].x - leaves[i].x > needed, "tokens do not touch"
+    assert sorted([node.first, node.last] for node in nodes[size:]) == sorted(spans)
+    for node in nodes[size:]:
+        children = node.children
+        assert (children[0].first, children[-1].last) == (node.first, node.last)
+        assert all(left.last + 1 == right.first and left.x < right.x for left, right in itertools.pairwise(children))
+        assert node.x == (children[0].x + children[-1].x) / 2
+        assert leaves[node.first].x < node.x < leaves[node.last].x
+        assert node.level == 1 + max(child.level for child in children)
+
+
+def test_a_span_of_one_leaf_and_a_forest_are_trees_too() -> None:
+    nodes = trees.layout(["a", "b", "c"], [[0, 0], [1, 2], [1, 2]])
+    assert [(node.first, node.last) for node in nodes] == [(0, 0), (1, 1), (2, 2), (1, 2)]
+
+
+def test_a_deep_tree_is_no_deeper_than_the_page() -> None:
+    tokens = ["x"] * 60
+    height = parsed("trees", {"tokens": tokens, "trees": {"right": [[i, 59] for i in range(59)]}}).get("height")
+    assert float(height) < 520
+
+
+@pytest.mark.parametrize(("tokens", "stacked"), [(EXPRESSION, False), (EXPRESSION * 2, False), (EXPRESSION * 3, True)])
+def test_trees_stand_side_by_side_where_they_fit(tokens: list[str], stacked: bool) -> None:
+    spans = [[0, len(tokens) - 1]]
+    root = parsed("trees", {"tokens": tokens, "trees": {"gold": spans, "induced": spans}})
+    right, down = re.findall(r"[\d.]+", root.findall("g")[1].get("transform"))
+    assert (float(right) == 0) == stacked
+    assert (float(down) > 0) == stacked
+
+
+def test_spans_that_the_first_tree_has_not_are_marked() -> None:
+    root = parsed("trees", DRAWINGS["trees"])
+    wrong = [node.find("title").text for node in root.iter("circle") if "wrong" in node.get("class")]
+    assert wrong == ["4–5: 4 7", "7–8: 0 ]"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_arcs_that_share_ground_are_on_levels_of_their_own(seed: int) -> None:
+    chance = random.Random(seed)
+    heads = [chance.choice([head for head in range(13) if head != modifier]) for modifier in range(1, 13)]
+    placed = arcs.layout([[head, modifier, "label"] for modifier, head in enumerate(heads, 1)], 12)
+    assert {(arc.head, arc.modifier) for arc in placed} == {(head, modifier) for modifier, head in enumerate(heads, 1)}
+    for arc in placed:
+        for other in placed:
+            if arc is not other and arc.head and other.head:
+                apart = arc.ends[1] <= other.ends[0] or other.ends[1] <= arc.ends[0]
+                assert apart or arc.level != other.level
+                covers = arc.ends[0] <= other.ends[0] and other.ends[1] <= arc.ends[1] and arc.ends != other.ends
+                assert not covers or arc.level > other.level
+
+
+def test_tokens_leave_room_for_the_labels_between_them() -> None:
+    placed = arcs.layout([[1, 2, "a-rather-long-label"], [2, 3, "b"]], 3)
+    places = arcs.centres(["x", "y", "z"], placed)
+    assert places[2] - places[1] > text_width("a-rather-long-label", 11)
+    assert places[1] < places[2] < places[3]
+
+
+def test_wrong_arcs_and_wrong_labels_are_marked() -> None:
+    root = parsed("arcs", DRAWINGS["arcs"])
+    assert len([line for line in root.iter("path") if line.get("class") == "edge wrong"]) == 1
+    assert [text.text for text in root.iter("text") if text.get("class") == "label wrong"] == ["amod"]
+
+
+def test_a_third_set_of_arcs_repeats_the_sentence() -> None:
+    root = parsed("arcs", {"tokens": ["a", "b"], "arcs": {name: [[1, 2], [0, 1]] for name in ("gold", "one", "two")}})
+    assert [text.text for text in root.iter("text") if text.get("class") == "token"] == ["a", "b", "a", "b"]
+
+
+def test_tags_that_differ_are_marked() -> None:
+    root = parsed("sequence", DRAWINGS["sequence"])
+    assert [text.text for text in root.iter("text") if "wrong" in text.get("class")] == ["O"]
+
+
+def test_a_heat_map_has_no_cell_for_zero_and_a_grey_one_for_nan() -> None:
+    root = parsed("matrix", DRAWINGS["matrix"])
+    kinds = [(cell.get("class"), cell.find("title").text) for cell in root.iter("rect") if "cell" in cell.get("class")]
+    assert kinds == [
+        ("cell", "0 · 0: 0.5"),
+        ("cell void", "0 · 1: nan"),
+        ("cell void", "1 · 0: nan"),
+        ("cell", "1 · 1: 1"),
+        ("cell void", "1 · 2: inf"),
+    ]
+    negative = parsed("alignment", DRAWINGS["alignment"]).findall(".//rect[@class='cell negative']")
+    assert [cell.find("title").text for cell in negative] == ["Haus · a: -0.25"]
+
+
+@pytest.mark.parametrize("kind", DRAWINGS)
+@pytest.mark.parametrize("drawings", [DRAWINGS, EMPTY], ids=["full", "empty"])
+def test_a_drawing_is_accessible_and_finite(kind: str, drawings: dict) -> None:
+    root = parsed(kind, {"title": "A <title>", **drawings[kind]})
+    assert root.get("role") == "img"
+    assert root.find("title").text == "A <title>"
+    for element in root.iter():
+        for name in ("x", "y", "cx", "cy", "r", "width", "height", "d", "transform", "viewBox"):
+            assert not re.search("nan|inf", element.get(name, ""))
+
+
+def text_boxes(element: ElementTree.Element, x: float = 0.0, y: float = 0.0) -> list[tuple[float, float, float, str]]:
+    """Left, right, baseline and words of every text that is not turned, from the estimate of its width."""
+    moved = re.fullmatch(r"translate\((\S+) (\S+)\)", element.get("transform", "translate(0 0)"))
+    if moved is None:
+        return []
+    x, y = x + float(moved[1]), y + float(moved[2])
+    boxes = []
+    for child in element:
+        if child.tag == "text":
+            width = text_width(child.text, 13 if child.get("class") == "token" else 11)
+            left = x + float(child.get("x")) - width * {"start": 0, "middle": 0.5, "end": 1}[child.get("text-anchor")]
+            boxes.append((left, left + width, y + float(child.get("y")), child.text))
+        boxes += text_boxes(child, x, y)
+    return boxes
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("kind", ["trees", "arcs", "sequence", "alignment"])
+def test_no_two_texts_overlap_and_none_is_cut_off(kind: str, seed: int) -> None:
+    chance = random.Random(seed)
+    size = chance.randint(1, 20)
+
+    def words(count: int, longest: int) -> list[str]:
+        return ["m" * chance.randint(1, longest) for _ in range(count)]
+
+    def heads() -> list[list[object]]:
+        choices = [[head for head in range(size + 1) if head != modifier] for modifier in range(1, size + 1)]
+        return [[chance.choice(choice), i, *words(chance.randint(0, 1), 9)] for i, choice in enumerate(choices, 1)]
+
+    names = ["gold", "predicted"]
+    contents = {
+        "trees": {"tokens": words(size, 9), "trees": {name: random_spans(0, size - 1, chance) for name in names}},
+        "arcs": {"tokens": words(size, 5), "arcs": {name: heads() for name in names}},
+        "sequence": {"tokens": words(size, 9), "tags": {name: words(size, 9) for name in names}},
+        "alignment": {"rows": words(size, 9), "columns": words(2, 1), "weights": [[0.5, 0.5]] * size},
+    }
+    root = parsed(kind, contents[kind])
+    boxes = text_boxes(root)
+    assert boxes
+    for i, (left, right, baseline, name) in enumerate(boxes):
+        assert 0 <= left < right <= float(root.get("width"))
+        assert 8 <= baseline <= float(root.get("height"))
+        for other_left, other_right, other_baseline, other in boxes[:i]:
+            apart = abs(baseline - other_baseline) >= 10 or right <= other_left or other_right <= left
+            assert apart, f"{name} covers {other}"
+
+
+@pytest.mark.parametrize(
+    "drawing",
+    [
+        {"kind": "trees", "tokens": ["<b>", "&"], "trees": {"<i>": [[0, 1]]}, "note": "<u>"},
+        {"kind": "arcs", "tokens": ["<b>", "&"], "arcs": {"<i>": [[0, 1], [1, 2, "<s>"]]}, "title": "<u>"},
+        {"kind": "sequence", "tokens": ["<b>", "&"], "tags": {"<i>": ["<s>", '"']}},
+        {"kind": "alignment", "rows": ["<b>"], "columns": ["<i>"], "weights": [[1.0]]},
+    ],
+    ids=lambda drawing: drawing["kind"],
+)
+def test_text_is_escaped(drawing: dict) -> None:
+    drawn = structures.svg(drawing)
+    assert not re.search("<[bisu]>", drawn)
+    words = {text.text for text in ElementTree.fromstring(drawn).iter() if text.text}
+    assert "<b>" in words
+
+
+@pytest.mark.parametrize(
+    ("drawing", "message"),
+    [
+        ({"kind": "graph"}, "one of trees, arcs, sequence, alignment, matrix, but is 'graph'"),
+        ({"kind": "trees", "tokens": ["a"], "trees": {"gold": [[0, 1]]}}, r"last < 1, .* is \[0, 1\]"),
+        ({"kind": "trees", "tokens": ["a"] * 4, "trees": {"gold": [[0, 2], [2, 3]]}}, r"\[2, 3\] and \[0, 2\] cross"),
+        ({"kind": "arcs", "tokens": ["a"], "arcs": {"gold": [[0, 0]]}}, r"1 to 1, .* is \[0, 0\]"),
+        ({"kind": "sequence", "tokens": ["a"], "tags": {"gold": ["X", "Y"]}}, "each of the 1 tokens, but 'gold' has 2"),
+        ({"kind": "matrix", "weights": [[1.0], [1.0, 2.0]]}, r"rows of one length, but they have \[1, 2\]"),
+        ({"kind": "matrix", "weights": [[1.0]], "rows": []}, "`rows` should have a name for each of the 1 rows"),
+        ({"kind": "matrix", "weights": [[1.0]], "gold": [[0, 1]]}, r"1 by 1 weights, .* is \[0, 1\]"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_drawings_that_make_no_sense(drawing: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        structures.svg(drawing)
+
+
+ROWS = [
+    {"step": 1, "epoch": 0.5, "seconds": 1.0, "train/loss": 2.0, "valid/accuracy": 0.5, "note": "words"},
+    {"step": 2, "epoch": 1.0, "seconds": 2.0, "train/loss": math.nan},
+    {"step": 3, "epoch": 1.5, "seconds": 3.0, "train/loss": 1.0, "valid/loss": None, "valid/accuracy": 0.75},
+]
+
+
+def test_series_are_the_metrics_of_the_rows() -> None:
+    found = series.by_metric({"a": ROWS, "b": ROWS[:1]})
+    assert list(found) == ["loss", "accuracy"]
+    assert [(line.run, line.split, line.at) for line in found["loss"]] == [
+        ("a", "train", [0.5, 1.0, 1.5]),
+        ("a", "valid", [1.5]),
+        ("b", "train", [0.5]),
+    ]
+    assert found["accuracy"][0].values == [0.5, 0.75]
+    assert math.isnan(found["loss"][0].values[1])
+    assert math.isnan(found["loss"][1].values[0])
+
+
+def test_rows_without_epochs_are_drawn_over_steps() -> None:
+    rows = [{"step": 5, "loss": 1.0}, {"epoch": 1.0, "loss": 3.0}]
+    (line,) = series.by_metric({"a": rows})["loss"]
+    assert (line.split, line.at, line.values) == ("", [5.0], [1.0])
+
+
+def test_curves_have_a_panel_for_each_metric_and_a_colour_for_each_run() -> None:
+    before = dict(matplotlib.rcParams)
+    figure = curves.draw({"a": ROWS, "b": ROWS[:1]})
+    loss, accuracy = figure.axes
+    assert [axes.get_title("left") for axes in figure.axes] == ["loss", "accuracy"]
+    assert [line.get_linestyle() for line in loss.lines] == ["--", "-", "--"]
+    assert len({line.get_color() for line in accuracy.lines}) == 2
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", "train", "valid"]
+    assert dict(matplotlib.rcParams) == before
+    figure.canvas.draw()
+
+
+@pytest.mark.parametrize("runs", [{}, {"a": []}, {"a": [{"step": 1}]}], ids=["no run", "no row", "no metric"])
+def test_curves_of_nothing_say_so(runs: dict) -> None:
+    figure = curves.draw(runs)
+    assert [text.get_text() for text in figure.texts] == ["no metrics yet"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "names"),
+    [
+        (0.0, 1.0, ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
+        (0.99991, 0.99999, ["0.99992", "0.99994", "0.99996", "0.99998"]),
+        (0.0, 20000.0, ["0", "5,000", "10,000", "15,000", "20,000"]),
+        (-3.0, 1e7, ["0", "2e+06", "4e+06", "6e+06", "8e+06", "1e+07"]),
+    ],
+)
+def test_ticks_are_round_and_told_apart(low: float, high: float, names: list[str]) -> None:
+    ticks = charts.ticks(low, high)
+    assert [name for _, name in ticks] == names
+    assert all(low - 1e-9 <= value <= high * (1 + 1e-9) for value, _ in ticks)
+
+
+def test_a_chart_has_gaps_dots_and_no_infinity() -> None:
+    lines = [
+        series.Line("a", "train", [1.0, 2.0, 3.0, 4.0], [1.0, math.nan, 2.0, 3.0]),
+        series.Line("a", "valid", [2.0], [7.0]),
+        series.Line("a", "test", [2.0], [math.nan]),
+    ]
+    root = ElementTree.fromstring(charts.curves("loss", "epoch", lines, {"a": charts.Look("red", "")}))
+    gap, dot, nothing = (path for path in root.iter("path") if "curve" in path.get("class"))
+    assert gap.get("d").count("M") == 2
+    assert dot.get("d").endswith("h0")
+    assert nothing.get("d") == ""
+    assert charts.curves("loss", "epoch", lines[2:], {"a": charts.Look("red", "")}).count("no finite value") == 1
+
+
+def test_bars_begin_at_zero() -> None:
+    rows = [
+        charts.Bar("up", 2.0, 1.0, [1.0, 3.0], "red"),
+        charts.Bar("down", -1.0, math.nan, [-1.0], "blue"),
+        charts.Bar("none", math.nan, math.nan, [], "green"),
+    ]
+    root = ElementTree.fromstring(charts.bars("accuracy", rows))
+    up, down = (bar for bar in root.iter("rect"))
+    assert float(down.get("x")) + float(down.get("width")) == pytest.approx(float(up.get("x")), abs=0.02)
+    assert float(up.get("width")) == pytest.approx(2 * float(down.get("width")), abs=0.02)
+    assert "2 ± 1" in [text.text for text in root.iter("text")]
+    assert "-1" in [text.text for text in root.iter("text")]
