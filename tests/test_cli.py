@@ -1,24 +1,27 @@
 """The command line, end to end on tiny settings."""
 
+import io
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("typer")
 
+from rich.console import Console
 from typer.testing import CliRunner
 
 import structmax
 from structmax import bench, cli, recipes
-from structmax.cli import compare, speech
+from structmax.cli import compare, progress, speech
 from structmax.cli.app import app
-from structmax.training import Interrupted, RunFolder
+from structmax.training import Interrupted, Place, RunFolder
 from structmax.training.comparison import Outcome
 
 TINY = """
@@ -251,7 +254,12 @@ def test_compare(structmax_in, tmp_path):
     assert [row["runs"] for row in content["rows"]] == [2, 2, 0, 0]
     assert content["rows"][3]["error"] == "KeyError: 'sugar'"
     assert "flavour=sour, clip=0.0 failed: KeyError: 'sugar'" in said
-    for name in ("report.html", "curves.png", "flavour=sweet,clip=0.0,seed=1/report.html"):
+    for name in (
+        "report.html",
+        "curves.png",
+        "flavour=sweet,clip=0.0,seed=1/report.html",
+        "flavour=sour,clip=0.0,seed=1/error.txt",
+    ):
         assert (folder.path / name).exists()
 
     # what is finished is kept
@@ -286,6 +294,23 @@ def test_an_interrupted_comparison_hands_the_signal_on(tmp_path):
     for seed in (0, 1):
         assert RunFolder(folder / f"epochs=1,seed={seed}").summary
         assert RunFolder(folder / f"epochs=4000,seed={seed}").summary is None
+
+
+def test_a_comparison_is_one_process(structmax_in, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    code, said = structmax_in("compare", "tiny", "--over", "clip=0,1")
+    assert code == 2
+    assert "compare should be started as one process, not by torchrun. Try --jobs." in said
+
+
+def test_a_process_that_is_killed(structmax_in, monkeypatch):
+    def killed(*arguments):
+        raise BrokenProcessPool
+
+    monkeypatch.setattr("concurrent.futures.Future.result", killed)
+    code, said = structmax_in("compare", "tiny", "--over", "clip=0,1", "--jobs", 2)
+    assert code == 1
+    assert said.endswith("A process was killed, perhaps for want of memory. Try fewer --jobs than 2.")
 
 
 def test_an_interrupted_comparison_ends(structmax_in, monkeypatch):
@@ -368,6 +393,19 @@ def test_main_is_the_app(monkeypatch, capsys):
         cli.main()
     assert ended.value.code == 0
     assert "clusters" in capsys.readouterr().out
+
+
+def test_the_bar(monkeypatch):
+    seen = io.StringIO()
+    monkeypatch.setattr(progress, "console", Console(file=seen, force_terminal=True, width=120))
+    monkeypatch.setattr(progress, "REFRESH", 0.0)
+    with progress.Bar(("loss", "absent"), minutes=1.0) as bar:
+        bar.begins(Place(step=3), epochs=4)
+        # 7 of 16 batches in 28 s: 36 s to go, were there not only a minute in all
+        bar.steps(Place(epoch=1, batch=3, step=7, instances=700, seconds=28.0, evaluating=14.0), 4, {"loss": 0.25})
+    said = seen.getvalue()
+    for words in ("epoch 2/4", "loss 0.2500", "50/s", "0:00:32 left"):
+        assert words in said, words
 
 
 def test_numbers_of_tables():

@@ -207,6 +207,13 @@ def test_travels_and_half_precision(make: Callable[[], nn.Module]) -> None:
         assert layer.float()(x.float(), lengths=LENGTHS).output.dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("make", everything()[1:4])
+def test_compiles(make: Callable[[], nn.Module]) -> None:
+    layer, x = make(), normal(3, 5, 6)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    close(compiled(x, lengths=LENGTHS).output, layer(x, lengths=LENGTHS).output)
+
+
 # ---------------------------------------------------------------- attention with a structure
 
 

@@ -405,7 +405,8 @@ def torchrun(script: Path, *arguments: object) -> subprocess.CompletedProcess:
     # any free port: other tests may run at the same time
     where = ["--nproc-per-node", "2", "--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
     command = [sys.executable, "-m", "torch.distributed.run", *where, str(script), *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    tests = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}", "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
 
 

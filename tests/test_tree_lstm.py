@@ -107,7 +107,9 @@ def test_padding_may_hold_anything(lstm, inputs, scores, relaxed):
 def test_any_batch_shape(lstm, inputs, scores, relaxed):
     spans = structmax.argmax(scores, structmax.BinaryTree(LENGTHS))
     out = lstm(inputs, spans, relaxed=relaxed)
-    torch.testing.assert_close(lstm(inputs.unflatten(0, (2, 3)), spans.unflatten(0, (2, 3)), relaxed=relaxed).flatten(0, 1), out)
+    torch.testing.assert_close(
+        lstm(inputs.unflatten(0, (2, 3)), spans.unflatten(0, (2, 3)), relaxed=relaxed).flatten(0, 1), out
+    )
     torch.testing.assert_close(lstm(inputs[0], spans[0], relaxed=relaxed), out[0])
     assert lstm(inputs[:0], spans[:0], relaxed=relaxed).shape == (0, H)
 
@@ -234,3 +236,11 @@ def test_merges_of_sentences_of_all_lengths(inputs):
     assert ((drawn.chosen >= 0).sum(-1) == lengths - 1).all()
     assert (steps.entropies[drawn.chosen < 0] == 0).all()
     assert steps.entropies[0, 0] <= torch.tensor(6.0).log() + 1e-6
+
+
+def test_second_derivatives_are_refused(lstm, inputs, scores):
+    spans = structmax.argmax(scores, structmax.BinaryTree(LENGTHS))
+    leaves = lstm.leaves(inputs)
+    for out in (lstm(inputs, spans), lstm(inputs, spans, relaxed=True), lstm.compose(leaves, leaves).h):
+        with pytest.raises(RuntimeError, match="should be taken once, but create_graph=True"):
+            torch.autograd.grad(out.sum(), lstm.pair.weight, create_graph=True)

@@ -73,7 +73,10 @@ def plot_runs(
     from structmax.plots import curves
 
     folders = [folder for run in runs for folder in _runs_of(run)]
-    figure = curves.draw({folder.path.name: folder.rows for folder in folders})
+    names = [folder.path.name for folder in folders]
+    if len(set(names)) < len(names):
+        names = [str(folder.path) for folder in folders]
+    figure = curves.draw({name: folder.rows for name, folder in zip(names, folders, strict=True)})
     path = runs[0] / to if to == CURVES and len(runs) == 1 else to
     RunFolder(path.parent).move_in(path.name, figure.savefig)
     say(f"The curves: {path}")

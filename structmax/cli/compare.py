@@ -1,6 +1,8 @@
 """`structmax compare <recipe>`: runs of several settings and seeds, side by side. Finished ones are not run again."""
 
 import multiprocessing
+import os
+import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -58,6 +60,8 @@ def command(recipe: Recipe) -> Any:
 
 
 def _asked(recipe: Recipe, given: dict[str, Any]) -> tuple[dict[str, list[Any]], Settings]:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise typer.BadParameter("compare should be started as one process, not by torchrun. Try --jobs.")
     over = flags.parsed(recipe.config, given["over"])
     if "seed" in over or given["seeds"] < 1 or given["jobs"] < 1:
         raise typer.BadParameter("--seeds and --jobs should be at least 1, and --seeds says how many seeds there are.")
@@ -117,18 +121,20 @@ def _at_once(recipe: str, members: Sequence[Member[Any]], folder: Path, jobs: in
 
 def _outcome(recipe: str, config: Settings, folder: Path) -> Outcome:
     """Runs one member, unless it has been run. Its failure is an outcome; a signal is not."""
+    place = RunFolder(folder)
     try:
-        is_new = RunFolder(folder).summary is None
         summary = run(recipes.find(recipe).task, config, folder)
-    except (Interrupted, KeyboardInterrupt):
+        if not (folder / "report.html").exists():
+            drawn(place)
+        return Outcome(summary)
+    except Interrupted:
         raise
     except RunError as error:
         return Outcome(error=str(error))
     except Exception as error:
+        trace = traceback.format_exc()
+        place.move_in("error.txt", lambda path: path.write_text(trace, encoding="utf-8"))
         return Outcome(error=f"{type(error).__name__}: {error}")
-    if is_new:
-        drawn(RunFolder(folder))
-    return Outcome(summary)
 
 
 # ---------------------------------------------------------------- what came of them
@@ -171,7 +177,7 @@ def _drawn(folder: RunFolder, members: Sequence[Member[Any]]) -> Path:
 
     runs: dict[str, list[list[dict[str, float]]]] = {}
     for member in members:
-        title = ", ".join(f"{field}={value}" for field, value in member.setting.items())
+        title = ", ".join(map(str, member.setting.values()))
         runs.setdefault(title, []).append(RunFolder(folder.path / member.name).rows)
     figure = curves.draw({title: comparison.mean_rows(rows) for title, rows in runs.items()})
     folder.move_in("curves.png", figure.savefig)

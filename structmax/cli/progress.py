@@ -26,7 +26,7 @@ class Bar(Watcher):
         self._epochs = 0
         columns = (TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[said]}"))
         self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._bar = self._progress.add_task("", said="")
+        self._bar = self._progress.add_task("prepares", total=None, said="")
 
     def __enter__(self) -> "Bar":
         self._progress.start()
@@ -54,8 +54,9 @@ class Bar(Watcher):
         self._progress.update(self._bar, said=f"evaluates {split} …")
 
     def evaluated(self, row: dict[str, float], is_best: bool) -> None:
-        metrics = (f"{name} {number(value)}" for name, value in row.items() if "/" in name)
-        say("  ".join([f"epoch {row['epoch']:.4g}", f"step {row['step']}", *metrics, "(best)" if is_best else ""]))
+        said = [f"epoch {row['epoch']:.4g}", f"step {row['step']}"]
+        said += [f"{name} {number(value)}" for name, value in row.items() if "/" in name]
+        say("  ".join([*said, *(["(best)"] if is_best else [])]))
 
     def _remaining(self, place: Place, batches: int) -> str:
         done = (place.epoch + place.batch / batches) / self._epochs

@@ -75,6 +75,10 @@ class RunningMean(AbstractBaseline):
         _check_decay(self.decay)
 
     def guess(self, problem: Problem, losses: Tensor) -> Tensor:
+        return self(losses)
+
+    def __call__(self, losses: Tensor) -> Tensor:
+        """The mean of former batches; these count from now on."""
         before = losses.new_tensor(0.0) if self.weight == 0.0 else self.mean / self.weight
         if losses.numel():
             self.mean = self.decay * self.mean + (1 - self.decay) * losses.mean()

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from structmax import check
+from structmax.nn.first_order import first_order
 from structmax.nn.words_and_arcs import check_arcs, check_words
 from structmax.numerics.arcs import decode_arcs
 
@@ -202,7 +202,7 @@ class ByLevel(Function):
         return h
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, d_output: Tensor) -> tuple[Tensor | None, ...]:
         order = ctx.order
         arcs, gates, subtrees, forget, s, h, c, f = ctx.saved_tensors

@@ -71,65 +71,62 @@ class MergeParser(nn.Module):
             choose: from scores (B, K) of K pairs, and whether each is there (B, K), to one-hot choices (B, K):
                 `structmax.incremental.sample` or `greedy`.
         """
-        B, N = inputs.shape[:2]
-        device = inputs.device
-        place = torch.arange(N, device=device)
-        row = torch.arange(B, device=device)
+        (B, N), device = inputs.shape[:2], inputs.device
+        place, row = torch.arange(N, device=device), torch.arange(B, device=device)
         left = lengths.to(device)
         inside = place < left.unsqueeze(-1)
-        h, c = self.tree.leaves(inputs.masked_fill(~inside.unsqueeze(-1), 0.0))
-        # of each tree in the layer: its borders; of each pair: its number, its state, its score
-        first = place.expand(B, N)
-        last = first
-        number = place[:-1].expand(B, N - 1)
-        pair_h, pair_c = self.tree.compose(State(h[:, :-1], c[:, :-1]), State(h[:, 1:], c[:, 1:]))
-        scores = self.query(pair_h).squeeze(-1)
-        spans = torch.diag_embed(inside.to(h.dtype))
-        pairs = torch.full((B, 3 * N, 3), -1, device=device)
-        pairs[:, : N - 1] = torch.stack([first[:, :-1], last[:, :-1], last[:, 1:]], -1)
+        # Nodes are the leaves, then what each step makes; a layer is a list of their numbers, so that nothing moves.
+        leaves = self.tree.leaves(inputs.masked_fill(~inside.unsqueeze(-1), 0.0))
+        nodes = State(*(torch.cat([t, t.new_zeros(B, N - 1, t.shape[-1])], 1) for t in leaves))
+        first, last = (torch.cat([place, place.new_zeros(N - 1)]).repeat(B, 1) for _ in range(2))
+        layer = place.repeat(B, 1)
+        # So are pairs: those of leaves, then two of each step, before the new node and behind it.
+        made = self.tree.compose(*(State(*(t[:, at] for t in leaves)) for at in (slice(-1), slice(1, None))))
+        known = State(*(torch.cat([t, t.new_zeros(B, 2 * (N - 1), t.shape[-1])], 1) for t in made))
+        scores = self.query(known.h).squeeze(-1)
+        pairs = torch.full((B, 3 * (N - 1), 3), -1, device=device)
+        pairs[:, : N - 1] = torch.stack([place[:-1], place[:-1], place[1:]], -1)
+        options = place[:-1].repeat(B, 1)
         choices = torch.full((B, N - 1, N - 1), -1, device=device)
         chosen = torch.full((B, N - 1), -1, device=device)
         for step in range(N - 1):
             count = N - 1 - step
             there = place[1 : count + 1] < left.unsqueeze(-1)
-            action = choose(scores, there)
-            going = action.any(-1)
-            at = action.argmax(-1)
-            choices[:, step, :count] = torch.where(there, number, -1)
+            action = choose(scores.gather(1, options), there)
+            going, at = action.any(-1), action.argmax(-1)
+            choices[:, step, :count] = torch.where(there, options, -1)
             chosen[:, step] = torch.where(going, at, -1)
-            spans[row, first[row, at], last[row, at + 1]] += going.to(h.dtype)
             left = left - going.long()
-            # Trees behind the merge move up; where nothing is left to merge, all stay.
+            # the new node
+            for node, pair in zip(nodes, known, strict=True):
+                node[:, N + step] = pair[row, options[row, at]]
+            first[:, N + step] = first[row, layer[row, at]]
+            last[:, N + step] = last[row, layer[row, at + 1]]
+            # What is behind it moves up; where nothing is left to merge, all stay.
             moved = place[:count] + ((place[:count] > at.unsqueeze(-1)) & going.unsqueeze(-1))
-            merged_h, merged_c = pair_h[row, at], pair_c[row, at]
-            last = last.gather(1, moved + (place[:count] == at.unsqueeze(-1)) * going.unsqueeze(-1).long())
-            first = first.gather(1, moved)
-            h, c = (t.gather(1, moved.unsqueeze(-1).expand(-1, -1, t.shape[-1])) for t in (h, c))
-            h[row, at] = torch.where(going.unsqueeze(-1), merged_h, h[row, at])
-            c[row, at] = torch.where(going.unsqueeze(-1), merged_c, c[row, at])
+            layer = layer.gather(1, moved)
+            layer[row, at] = torch.where(going, N + step, layer[row, at])
             if count == 1:
                 break
-            # So do pairs. Two are new: the one before the merged tree, and the one that begins with it.
-            moved = moved[:, : count - 1]
-            number, scores = number.gather(1, moved), scores.gather(1, moved)
-            pair_h, pair_c = (t.gather(1, moved.unsqueeze(-1).expand(-1, -1, t.shape[-1])) for t in (pair_h, pair_c))
-            new = torch.stack([at - 1, at], -1)
-            exists = (new >= 0) & (new < count - 1) & going.unsqueeze(-1)
-            new = new.clamp(0, count - 2)
-            both = row.unsqueeze(-1)
-            made = self.tree.compose(State(h[both, new], c[both, new]), State(h[both, new + 1], c[both, new + 1]))
-            numbers = N - 1 + 2 * step + torch.arange(2, device=device).expand(B, 2)
-            borders = torch.stack([first[both, new], last[both, new], last[both, new + 1]], -1)
-            pairs[both, numbers] = torch.where(exists.unsqueeze(-1), borders, -1)
-            # one after the other: at the edge both may stand for the same place, and only one exists
-            for k in range(2):
-                where, is_there = new[:, k], exists[:, k]
-                number = number.clone()
-                number[row, where] = torch.where(is_there, numbers[:, k], number[row, where])
-                value = self.query(made.h[:, k]).squeeze(-1)
-                scores[row, where] = torch.where(is_there, value, scores[row, where])
-                pair_h[row, where] = torch.where(is_there.unsqueeze(-1), made.h[:, k], pair_h[row, where])
-                pair_c[row, where] = torch.where(is_there.unsqueeze(-1), made.c[:, k], pair_c[row, where])
+            # the new pairs, with a place behind all others for one that does not exist
+            begins = torch.stack([at - 1, at], -1)
+            exists = (begins >= 0) & (begins < count - 1) & going.unsqueeze(-1)
+            new = slice(N - 1 + 2 * step, N + 1 + 2 * step)
+            numbers = torch.arange(new.start, new.stop, device=device).expand(B, 2)
+            options = options.gather(1, moved.clamp_max(count - 1)).scatter(
+                1, torch.where(exists, begins, count - 1), numbers
+            )[:, :-1]
+            begins = begins.clamp(0, count - 2)
+            halves = [layer.gather(1, begins + k) for k in range(2)]
+            made = self.tree.compose(*(State(*(t[row.unsqueeze(-1), half] for t in nodes)) for half in halves))
+            for pair, state in zip(known, made, strict=True):
+                pair[:, new] = state
+            scores[:, new] = self.query(made.h).squeeze(-1)
+            borders = [first.gather(1, halves[0]), last.gather(1, halves[0]), last.gather(1, halves[1])]
+            pairs[:, new] = torch.stack(borders, -1).masked_fill(~exists.unsqueeze(-1), -1)
+        spans = torch.diag_embed(inside.to(nodes.h.dtype))
+        is_merged = (chosen >= 0).to(spans.dtype)
+        spans.index_put_((row.unsqueeze(-1), first[:, N:], last[:, N:]), is_merged, accumulate=True)
         return Derivation(spans, pairs, choices, chosen)
 
     def forward(self, inputs: Tensor, derivation: Derivation) -> Steps:

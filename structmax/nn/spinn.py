@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from structmax import check
 from structmax.incremental import Chooser, Policy, Transitions, greedy
+from structmax.nn.first_order import first_order
 from structmax.structures.shift_reduce import REDUCE, SHIFT
 
 
@@ -147,47 +148,59 @@ def _follow(transitions: Tensor, lengths: Tensor, steps: int) -> None:
             )
 
 
-# ---------------------------------------------------------------- a cell with any number of children
+# ---------------------------------------------------------------- cells with any number of children
 
 
-def _cell(gates: Tensor, children: tuple[Tensor, ...], h: Tensor, c: Tensor) -> None:
-    """Writes h and c (B, S) of an LSTM cell over the cells of its children: one for the tracker, two for a node.
+class Cells:
+    """LSTM cells of all steps over the cells of their children: one child for the tracker, two for a node.
 
-    Gates (B, 3 S + S for each child) are o, i, f of each child, g; they come as sums and become activations.
+    All views of single steps are taken here at once; inside a loop they would cost more than what is computed.
+
+    Args:
+        gates: (T, B, 3 S + S for each child): o, i, f of each child, g. They come as sums and become activations.
+        h: (T, B, S), to be written.
+        c: the same.
     """
-    S = c.shape[-1]
-    gates[:, :-S].sigmoid_()
-    gates[:, -S:].tanh_()
-    torch.mul(gates[:, S : 2 * S], gates[:, -S:], out=c)
-    for f, child in zip(gates[:, 2 * S : -S].split(S, 1), children, strict=True):
-        c.addcmul_(f, child)
-    torch.mul(gates[:, :S], c.tanh(), out=h)
+
+    def __init__(self, gates: Tensor, h: Tensor, c: Tensor) -> None:
+        S = c.shape[-1]
+        self.sums, self.h, self.c = gates.unbind(), h.unbind(), c.unbind()
+        self.bounded, self.g = gates[..., :-S].unbind(), gates[..., -S:].unbind()
+        self.o, self.i, *self.f = (gate.unbind() for gate in gates[..., :-S].split(S, -1))
+
+    def step(self, t: int, *children: Tensor) -> None:
+        """Writes h and c of step t."""
+        self.bounded[t].sigmoid_()
+        self.g[t].tanh_()
+        c = torch.mul(self.i[t], self.g[t], out=self.c[t])
+        for f, child in zip(self.f, children, strict=True):
+            c.addcmul_(f[t], child)
+        torch.mul(self.o[t], c.tanh(), out=self.h[t])
 
 
-class Slopes(NamedTuple):
-    """The derivatives of the cells of all steps."""
+class Pulled:
+    """The cotangents of the gates' sums of all steps, (T, B, gates · S), and how to get them."""
 
-    # (T, B, gates, S): of h by the sum behind o, then of c by all others
-    gates: Tensor
-    # (T, B, S): of h by c
-    through: Tensor
-
-    @classmethod
-    def of(cls, gates: Tensor, children: tuple[Tensor, ...], c: Tensor) -> "Slopes":
+    def __init__(self, gates: Tensor, c: Tensor, *children: Tensor) -> None:
         S, tanh = c.shape[-1], c.tanh()
         o, i, g = gates[..., :S], gates[..., S : 2 * S], gates[..., -S:]
-        slope = gates * (1 - gates)
-        slope[..., -S:] = 1 - g * g
-        slope *= torch.cat([tanh, g, *children, i], -1)
-        return cls(slope.unflatten(-1, (-1, S)), o * (1 - tanh * tanh))
+        slopes = gates * (1 - gates)
+        slopes[..., -S:] = 1 - g * g
+        slopes *= torch.cat([tanh, g, *children, i], -1)
+        # of h by the sum behind o, of c by all other sums, and of h by c
+        self.o_slope = slopes[..., :S].unbind()
+        self.slopes = slopes[..., S:].unflatten(-1, (-1, S)).unbind()
+        self.through = (o * (1 - tanh * tanh)).unbind()
+        self.d_gates = torch.empty_like(gates)
+        self.d_sums, self.d_o = self.d_gates.unbind(), self.d_gates[..., :S].unbind()
+        self.d_others = self.d_gates[..., S:].unflatten(-1, (-1, S)).unbind()
 
-    def pull(self, t: int, d_h: Tensor, d_c: Tensor, d_gates: Tensor) -> Tensor:
-        """Writes the cotangents of the sums (B, gates · S) at step t; returns the whole cotangent of c."""
+    def step(self, t: int, d_h: Tensor, d_c: Tensor) -> tuple[Tensor, Tensor]:
+        """The cotangents of the sums (B, gates · S) and of c (B, S), all that reaches it, at step t."""
         d_c = torch.addcmul(d_c, d_h, self.through[t])
-        d_gates = d_gates.unflatten(-1, (-1, d_c.shape[-1]))
-        torch.mul(self.gates[t, :, 0], d_h, out=d_gates[:, 0])
-        torch.mul(self.gates[t, :, 1:], d_c.unsqueeze(1), out=d_gates[:, 1:])
-        return d_c
+        torch.mul(self.o_slope[t], d_h, out=self.d_o[t])
+        torch.mul(self.slopes[t], d_c.unsqueeze(1), out=self.d_others[t])
+        return self.d_sums[t], d_c
 
 
 # ---------------------------------------------------------------- all steps
@@ -252,112 +265,97 @@ class Machine(Function):
         # Below the empty stack it is empty.
         below = row.clone()
         leaf = torch.arange(B, device=states.device).mul(rows).repeat(T, 1)
+
+        # views of each step, and of all steps as rows
+        before, second, top, after = (part.unbind() for part in read.split([K, H, H, K], -1))
+        for_tracker, for_node = read[..., : K + 2 * H].unbind(), read[..., K:].unbind()
+        node, node_h, node_c = nodes.unbind(), nodes[..., :H].unbind(), nodes[..., H:].unbind()
         flat_states, flat_seen, flat_nodes = states.flatten(0, 1), seen.flatten(0, 1), nodes.flatten(0, 1)
+        flat_below = below.flatten()
+        tracker = Cells(tracker_gates, read[:T, :, K + 2 * H :], cells[1:])
+        composer = Cells(gates, composed[..., :H], composed[..., H:])
+        of_tracker, of_node, of_scores = track.T, compose.T, score.T
         at, allowed, pulls = Transitions(lengths), [], []
 
-        for t in range(T):
-            leaf[t] += at.read
-            second = flat_nodes.index_select(0, below[t])
-            read[t, :, K : K + H] = second[:, :H]
-            read[t, :, K + H : K + 2 * H] = nodes[t, :, :H]
+        steps = zip(leaf.unbind(), below.unbind(), cells.unbind(), scores.unbind(), actions.unbind(), strict=False)
+        for t, (here, under, cell, theta, action) in enumerate(steps):
+            here += at.read
+            lower = flat_nodes.index_select(0, under)
+            second[t].copy_(lower[:, :H])
+            top[t].copy_(node_h[t])
 
-            torch.addmm(flat_seen.index_select(0, leaf[t]), read[t, :, : K + 2 * H], track.T, out=tracker_gates[t])
-            tracked = read[t, :, K + 2 * H :]
-            _cell(tracker_gates[t], (cells[t],), tracked, cells[t + 1])
-            read[t + 1, :, :K] = tracked
-            torch.addmm(score_bias, tracked, score.T, out=scores[t])
+            torch.addmm(flat_seen.index_select(0, here), for_tracker[t], of_tracker, out=tracker.sums[t])
+            tracker.step(t, cell)
+            before[t + 1].copy_(after[t])
+            torch.addmm(score_bias, after[t], of_scores, out=theta)
 
             allowed.append(at.allowed())
             if given is None:
                 with torch.enable_grad():
-                    asked = scores[t].detach().clone().requires_grad_()
-                    action = choose(asked, allowed[t])
-                pulls.append((asked, action))
-                actions[t] = action.detach()
+                    asked = theta.clone().requires_grad_()
+                    chosen = choose(asked, allowed[t])
+                pulls.append((asked, chosen))
+                action.copy_(chosen.detach())
             else:
                 # On a GPU nobody has looked whether they can be followed.
-                actions[t] = given[:, t] * allowed[t]
-            at = at.step(actions[t])
+                torch.mul(given[:, t], allowed[t], out=action)
+            at = at.step(action)
 
-            torch.addmm(compose_bias, read[t, :, K:], compose.T, out=gates[t])
-            _cell(gates[t], (second[:, H:], nodes[t, :, H:]), composed[t, :, :H], composed[t, :, H:])
-            shift, reduce = actions[t, :, :1], actions[t, :, 1:]
-            torch.mul(reduce, composed[t], out=nodes[t + 1]).addcmul_(shift, flat_states.index_select(0, leaf[t]))
-            under = below.flatten().index_select(0, below[t])
-            torch.where(shift.squeeze(1) > 0, row[t], under, out=below[t + 1])
+            torch.addmm(compose_bias, for_node[t], of_node, out=composer.sums[t])
+            composer.step(t, lower[:, H:], node_c[t])
+            shift, reduce = action.split(1, 1)
+            torch.mul(reduce, composed[t], out=node[t + 1]).addcmul_(shift, flat_states.index_select(0, here))
+            torch.where(shift.squeeze(1) > 0, row[t], flat_below.index_select(0, under), out=below[t + 1])
 
         may = torch.stack(allowed)
         root = row[(2 * lengths - 1).clamp_min(0), torch.arange(B, device=row.device)]
-        kept = Trace(
-            states,
-            track,
-            compose,
-            score,
-            read,
-            nodes,
-            composed,
-            cells,
-            tracker_gates,
-            gates,
-            actions,
-            may,
-            below,
-            leaf,
-            root,
-        )
-        ctx.save_for_backward(*kept)
-        ctx.pulls = pulls if any(action.requires_grad for _, action in pulls) else []
+        weights = (track, compose, score)
+        kept = (read, nodes, composed, cells, tracker_gates, gates, actions, may, below, leaf, root)
+        ctx.save_for_backward(*Trace(states, *weights, *kept))
+        ctx.pulls = pulls if any(chosen.requires_grad for _, chosen in pulls) else []
         made = actions.transpose(0, 1).clone()
         if not (ctx.pulls or ctx.needs_input_grad[2]):
             ctx.mark_non_differentiable(made)
         return flat_nodes[root, :H], (scores * may.any(-1, keepdim=True)).transpose(0, 1), made
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, d_root: Tensor, d_scores: Tensor, d_actions: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                "The gradient of a Spinn should be taken once, but create_graph=True asks for a gradient that has one "
-                "itself, which is not written. Try without it."
-            )
         kept = Trace(*ctx.saved_tensors)
-        nodes, gates, tracker_gates, leaf = kept.nodes, kept.gates, kept.tracker_gates, kept.leaf
+        nodes, leaf = kept.nodes, kept.leaf
         T, B, K, H = *leaf.shape, kept.score.shape[1], nodes.shape[2] // 2
-        second = nodes.flatten(0, 1)[kept.below[:T]]
-        slopes = Slopes.of(gates, (second[..., H:], nodes[:T, :, H:]), kept.composed[..., H:])
-        tracker_slopes = Slopes.of(tracker_gates, (kept.cells[:T],), kept.cells[1:])
+        second_c = nodes[..., H:].flatten(0, 1)[kept.below[:T]]
+        composer = Pulled(kept.gates, kept.composed[..., H:], second_c, nodes[:T, :, H:])
+        tracker = Pulled(kept.tracker_gates, kept.cells[1:], kept.cells[:T])
 
-        d_nodes, d_gates, d_tracker_gates = (
-            torch.zeros_like(nodes),
-            torch.empty_like(gates),
-            torch.empty_like(tracker_gates),
-        )
+        d_nodes = torch.zeros_like(nodes)
         d_flat = d_nodes.flatten(0, 1)
         d_flat[kept.root, :H] = d_root
         d_scores = d_scores.transpose(0, 1) * kept.allowed.any(-1, keepdim=True)
         d_actions = d_actions.transpose(0, 1).clone()
         leaves = kept.states.flatten(0, 1)[leaf] if ctx.needs_input_grad[2] or ctx.pulls else None
-        d_h, d_c = nodes.new_zeros(B, K), nodes.new_zeros(B, K)
+        d_node, d_node_h, d_node_c = d_nodes.unbind(), d_nodes[..., :H].unbind(), d_nodes[..., H:].unbind()
+        f_second, f_top = (f.unbind() for f in kept.gates[..., 2 * H : 4 * H].split(H, -1))
+        f_tracker, reduces = kept.tracker_gates[..., 2 * K : 3 * K].unbind(), kept.actions[..., REDUCE:].unbind()
+        below, d_theta = kept.below.unbind(), d_scores.unbind()
+        d_h, d_cell = nodes.new_zeros(B, K), nodes.new_zeros(B, K)
         for t in reversed(range(T)):
-            d_node = d_nodes[t + 1]
             if leaves is not None:
-                d_actions[t, :, SHIFT] += (d_node * leaves[t]).sum(1)
-                d_actions[t, :, REDUCE] += (d_node * kept.composed[t]).sum(1) * kept.allowed[t, :, REDUCE]
+                d_actions[t, :, SHIFT] += (d_node[t + 1] * leaves[t]).sum(1)
+                d_actions[t, :, REDUCE] += (d_node[t + 1] * kept.composed[t]).sum(1) * kept.allowed[t, :, REDUCE]
             if ctx.pulls and ctx.pulls[t][1].requires_grad:
-                asked, action = ctx.pulls[t]
-                d_scores[t] += torch.autograd.grad(action, asked, d_actions[t], retain_graph=True)[0]
+                asked, chosen = ctx.pulls[t]
+                d_theta[t].add_(torch.autograd.grad(chosen, asked, d_actions[t], retain_graph=True)[0])
 
-            d_composed = d_node * kept.actions[t, :, REDUCE:]
-            d_cell = slopes.pull(t, d_composed[:, :H], d_composed[:, H:], d_gates[t])
-            d_read = d_gates[t] @ kept.compose
-            d_h = d_h + d_read[:, 2 * H :] + d_scores[t] @ kept.score
-            d_c = tracker_slopes.pull(t, d_h, d_c, d_tracker_gates[t]) * tracker_gates[t, :, 2 * K : 3 * K]
-            d_before = d_tracker_gates[t] @ kept.track
-            d_h = d_before[:, :K]
-            d_pair = d_read[:, : 2 * H] + d_before[:, K:]
-            d_nodes[t, :, :H] += d_pair[:, H:]
-            d_nodes[t, :, H:].addcmul_(d_cell, gates[t, :, 3 * H : 4 * H])
-            d_second = torch.cat([d_pair[:, :H], d_cell * gates[t, :, 2 * H : 3 * H]], 1)
-            d_flat.index_add_(0, kept.below[t], d_second)
+            d_composed_h, d_composed_c = (d_node[t + 1] * reduces[t]).split(H, 1)
+            d_sums, d_c = composer.step(t, d_composed_h, d_composed_c)
+            d_second, d_top, d_after = (d_sums @ kept.compose).split([H, H, K], 1)
+            d_sums, d_cell = tracker.step(t, d_h + torch.addmm(d_after, d_theta[t], kept.score), d_cell)
+            d_cell = d_cell * f_tracker[t]
+            d_h, d_second_too, d_top_too = (d_sums @ kept.track).split([K, H, H], 1)
+            d_node_h[t].add_(d_top).add_(d_top_too)
+            d_node_c[t].addcmul_(d_c, f_top[t])
+            d_flat.index_add_(0, below[t], torch.cat([d_second + d_second_too, d_c * f_second[t]], 1))
 
         def of_leaves(d_steps: Tensor) -> Tensor:
             d_rows = d_steps.new_zeros(*kept.states.shape[:2], d_steps.shape[-1])
@@ -372,10 +370,10 @@ class Machine(Function):
             None,
             (d_actions * kept.allowed).transpose(0, 1) if ctx.needs_input_grad[2] else None,
             of_leaves(kept.actions[..., :REDUCE] * d_nodes[1:]),
-            of_leaves(d_tracker_gates),
-            of_weights(d_tracker_gates, kept.read[:T, :, : K + 2 * H]),
-            of_weights(d_gates, kept.read[:T, :, K:]),
-            d_gates.sum((0, 1)),
+            of_leaves(tracker.d_gates),
+            of_weights(tracker.d_gates, kept.read[:T, :, : K + 2 * H]),
+            of_weights(composer.d_gates, kept.read[:T, :, K:]),
+            composer.d_gates.sum((0, 1)),
             of_weights(d_scores, kept.read[:T, :, K + 2 * H :]),
             d_scores.sum((0, 1)),
         )

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
+
+from structmax.nn.first_order import first_order
 
 
 class State(NamedTuple):
@@ -63,7 +64,7 @@ class Pair(Function):
         return h, c
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, d_h: Tensor, d_c: Tensor) -> tuple[Tensor, ...]:
         pair, left, right, weight, gates, c = ctx.saved_tensors
         d_gates, d_left, d_right = Cell.backward(gates, left, right, c, d_h, d_c)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
+from structmax.nn.first_order import first_order
 from structmax.nn.tree_cell import Cell
 
 # Below it, a span is as good as absent, and its halves fade with it.
@@ -56,7 +56,7 @@ class Chart(Function):
         return begun[0].clone()
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, d_h: Tensor) -> tuple[Tensor, ...]:
         shares, weight, begun, ended, *saved = ctx.saved_tensors
         N = shares.shape[1]

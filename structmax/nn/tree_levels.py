@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
+from structmax.nn.first_order import first_order
 from structmax.nn.tree_cell import Cell
 
 
@@ -103,7 +103,7 @@ class ByLevel(Function):
         return h, c
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, d_h: Tensor, d_c: Tensor) -> tuple[Tensor | None, ...]:
         levels = ctx.levels
         h, c, gates, weight = ctx.saved_tensors

@@ -37,6 +37,8 @@ Name = Literal[
 ]
 Baseline = Literal["none", "running_mean", "leave_one_out", "self_critical", "learned"]
 TOKENS = len(listops.TOKENS)
+# in tokens, what a curriculum begins with
+SHORT = 8
 # seeds of data that no run trains on
 VALID_SEED, TEST_SEED = 1_000_001, 1_000_002
 
@@ -52,6 +54,7 @@ class Config(Settings):
     train_size: int = option(20_000, "expressions to generate for training, if no file is given")
     train_file: str = option("", "expressions to train on, in the published format")
     test_file: str = option("", "expressions to test on, in the published format, of any length")
+    curriculum: int = option(0, f"epochs in which expressions grow, from {SHORT} tokens to the longest")
     policy_updates: int = option(4, "of ppo: how often the parser learns from a draw")
     policy_rate: float = option(1e-3, "of ppo and rl_spinn: learning rate of what chooses the tree")
     entropy: float = option(1e-3, "of ppo: weight of the entropy that keeps the parser curious")
@@ -109,13 +112,15 @@ class Recipe(Task[Config]):
 
     def batches(self, epoch: int) -> Sequence[Tensor]:
         generator = torch.Generator().manual_seed(self.config.seed + 1_000_003 * (epoch + 1))
-        return self.train.by_length(self.config.batch_size, generator)
+        grown = min(1.0, epoch / max(1, self.config.curriculum))
+        longest = SHORT + round(grown * (int(self.train.lengths.max()) - SHORT))
+        return self.train.by_length(self.config.batch_size, longest, generator)
 
     def optimiser(self) -> torch.optim.Optimizer:
         """What chooses the tree learns at a rate of its own."""
         choosing = [p for name, p in self.model.named_parameters() if name.startswith(CHOOSING)]
         rest = [p for name, p in self.model.named_parameters() if not name.startswith(CHOOSING)]
-        groups = [{"params": rest}, {"params": choosing, "lr": self.config.policy_rate}]
+        groups: list[dict[str, Any]] = [{"params": rest}, {"params": choosing, "lr": self.config.policy_rate}]
         return torch.optim.Adam(groups, self.config.learning_rate)
 
     def updates(self, indices: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
@@ -137,21 +142,21 @@ class Recipe(Task[Config]):
     def evaluate(self, split: str) -> dict[str, float]:
         """How many answers are right, and how many spans of the grammar's trees were found."""
         data = self.held_out[split]
-        right, found, wanted, count = 0, 0, 0, 0
+        # answers; spans that were found, of those that could be missed
+        right, found, wanted = torch.zeros(3, device=self.device).unbind()
         has_trees = False
         for indices in data.lengths.cpu().argsort(stable=True).split(self.config.batch_size * 4):
             batch = data.batch(indices.to(self.device))
             root, spans = self.model.encoder(encoders.Sentences(batch.tokens, batch.lengths, batch.gold))
-            right += (self.model.classifier(root).argmax(-1) == batch.values).sum()
-            count += len(batch)
+            right = right + (self.model.classifier(root).argmax(-1) == batch.values).sum()
             if spans is not None:
                 has_trees = True
                 # All trees have the leaves and the whole; a binary tree has n − 2 other spans.
                 shared, others = (spans * batch.gold).sum((-2, -1)), (batch.lengths - 2).clamp_min(0)
-                found += torch.where(others > 0, shared - batch.lengths - 1, 0.0).sum()
-                wanted += others.sum()
-        metrics = {"accuracy": float(right / count)}
-        return metrics | ({"f1": float(found / wanted)} if has_trees else {})
+                found = found + torch.where(others > 0, shared - batch.lengths - 1, 0.0).sum()
+                wanted = wanted + others.sum()
+        metrics = {"accuracy": float(right) / len(data)}
+        return metrics | ({"f1": float(found) / max(1.0, float(wanted))} if has_trees else {})
 
     def drawings(self) -> list[dict[str, Any]]:
         """Trees of the grammar and found ones, of held-out expressions from short to long."""

@@ -96,7 +96,8 @@ class Processes:
         for parameter, piece in zip(trained, pieces[:-1], strict=True):
             assert parameter.grad is not None
             parameter.grad.copy_(piece.view_as(parameter))
-        return dict(zip(metrics, pieces[-1].unbind(), strict=True))
+        # a copy, since metrics are kept for a while and would keep the gradients with them
+        return dict(zip(metrics, pieces[-1].clone().unbind(), strict=True))
 
 
 def joined(device: str) -> Processes:

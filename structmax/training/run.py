@@ -39,7 +39,7 @@ def run(recipe: type[Task[C]], config: C, folder: Path, watcher: Watcher | None 
         >>> config = clusters.Config(epochs=1, points=200, device="cpu")
         >>> summary = run(clusters.Recipe, config, Path(tempfile.mkdtemp()) / "first")
         >>> sorted(summary["test"])
-        ['accuracy', 'loss', 'v_measure']
+        ['accuracy', 'explained', 'loss', 'v_measure']
     """
     processes = joined(config.device)
     place = RunFolder(Path(folder))

@@ -10,6 +10,18 @@ from typing import Any
 import torch
 
 Row = dict[str, float]
+# the config last: as long as it is there, so is a run
+WRITTEN = (
+    "metrics.jsonl",
+    "last.pt",
+    "best.pt",
+    "summary.json",
+    "structures.json",
+    "curves.png",
+    "report.html",
+    "error.txt",
+    "config.json",
+)
 
 
 @dataclass(frozen=True)
@@ -62,7 +74,7 @@ class RunFolder:
 
     def clear(self) -> None:
         """Takes a run away, and nothing else that may be here."""
-        for name in ("config.json", "metrics.jsonl", "last.pt", "best.pt", "summary.json", "structures.json"):
+        for name in WRITTEN:
             (self.path / name).unlink(missing_ok=True)
 
     def move_in(self, name: str, write: Callable[[Path], Any]) -> Path:

@@ -12,6 +12,7 @@ import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -95,9 +96,9 @@ def generate(count: int, seed: int, longest: int = 1000, without: Iterable[Expre
 def read(path: str | Path) -> list[Expression]:
     """Expressions of a published file, lines `value<TAB>( ( ( [MAX 2 ) 9 ) ] )`; .gz and .xz are unpacked."""
     path = Path(path)
-    opened = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
+    openers: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
     try:
-        with opened(path, "rt", encoding="utf-8") as lines:
+        with openers.get(path.suffix, open)(path, "rt", encoding="utf-8") as lines:
             return [_parsed(line, path, number) for number, line in enumerate(lines, 1)]
     except FileNotFoundError:
         raise DataError(path, None, "there is no such file") from None
@@ -189,17 +190,19 @@ class ListOps:
         parts[row, i, j] = 1.0
         return parts
 
-    def by_length(self, size: int, generator: torch.Generator, pool: int = 50) -> list[Tensor]:
-        """All indices in random batches whose expressions are about as long as one another.
+    def by_length(self, size: int, longest: int, generator: torch.Generator, pool: int = 50) -> list[Tensor]:
+        """Indices in random batches whose expressions are about as long as one another.
 
         Args:
             size: of a batch.
+            longest: in tokens; longer expressions are left out.
             generator: source of chance, on the CPU.
             pool: batches that are sorted together.
         """
         lengths = self.lengths.cpu()
+        order = torch.randperm(len(self), generator=generator)
         batches = []
-        for chunk in torch.randperm(len(self), generator=generator).split(size * pool):
+        for chunk in order[lengths[order] <= longest].split(size * pool):
             batches += chunk[lengths[chunk].argsort(stable=True)].split(size)
         return [batches[k] for k in torch.randperm(len(batches), generator=generator)]
 

@@ -11,7 +11,7 @@ choose a tree for themselves belong to one of three families:
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -130,7 +130,7 @@ class LatentTree(Encoder):
         estimator: of `structmax.surrogate`.
     """
 
-    def __init__(self, vocabulary: int, size: int, estimator: structmax.estimators.surrogate.AbstractSurrogate) -> None:
+    def __init__(self, vocabulary: int, size: int, estimator: Any) -> None:
         super().__init__(vocabulary, size)
         self.scores = SpanScores(vocabulary, size)
         self.tree = BinaryTreeLSTM(size, size)
@@ -242,8 +242,9 @@ class ReinforcedSpinn(SupervisedSpinn):
         losses = judge(built.root, index).unflatten(0, (draws, B))
         log_p = incremental.Policy(built.scores, lengths).log_prob(built.actions).unflatten(0, (draws, B))
         guess = self._guess(sentences, judge, losses.detach())
-        credit = losses.detach() - guess.detach()
-        yield (losses + credit * log_p + (losses.detach() - guess) ** 2).mean(0)
+        credit = losses.detach() - guess
+        # The credit of a learned guess is also its error.
+        yield (losses + credit.detach() * log_p + (credit**2 if guess.requires_grad else 0.0)).mean(0)
 
     def _guess(self, sentences: Sentences, judge: Judge, losses: Tensor) -> Tensor:
         """What the losses (S, B) are compared with."""
@@ -253,7 +254,7 @@ class ReinforcedSpinn(SupervisedSpinn):
         if self.baseline == "leave_one_out":
             return losses.flip(0)
         if self.baseline == "running_mean":
-            return self.mean.guess(None, losses)
+            return self.mean(losses)
         if self.guess is None:
             return losses.new_zeros(())
         inside = torch.arange(sentences.tokens.shape[1], device=losses.device) < sentences.lengths.unsqueeze(-1)

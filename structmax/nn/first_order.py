@@ -1,0 +1,24 @@
+"""Hand-written gradients that have no gradient of their own, and say so."""
+
+import functools
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+def first_order(backward: Callable[..., T]) -> Callable[..., T]:
+    """Marks a Function's backward; torch's own mark is silent where the incoming gradient needs none."""
+
+    @functools.wraps(backward)
+    def once(*arguments: object) -> T:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "The gradient of a recurrent module should be taken once, but create_graph=True asks for a gradient "
+                "that has one itself, which is not written. Try without it."
+            )
+        return backward(*arguments)
+
+    return once

@@ -1,0 +1,195 @@
+"""The ListOps data, and that every encoder of the recipe learns from it."""
+
+import gzip
+import lzma
+from typing import get_args
+
+import pytest
+import torch
+
+import structmax
+from structmax.plots import structures
+from structmax.recipes import listops as recipe
+from structmax.recipes.data import listops
+from structmax.training import DataError
+
+CPU = torch.device("cpu")
+
+
+def evaluated(tokens):
+    """The value of an expression, by a stack."""
+    stack = [[]]
+    for token in tokens:
+        if token < 10:
+            stack[-1].append(token)
+        elif listops.TOKENS[token] == "]":
+            operator, *values = stack.pop()
+            stack[-1].append(listops.apply(operator, values))
+        else:
+            stack.append([listops.TOKENS[token]])
+    ((value,),) = stack
+    return value
+
+
+def numbers(text):
+    return tuple(listops.INDEX[word] for word in text.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("[MAX 2 9 [MIN 4 7 ] 0 ]", 9),
+        ("[MIN 2 9 [MAX 4 7 ] 1 ]", 1),
+        ("[SM 6 5 9 0 ]", 0),
+        ("[MED 1 9 5 ]", 5),
+        ("[MED 1 2 ]", 1),
+        ("[MED 9 3 4 8 ]", 6),
+    ],
+)
+def test_values(text, value):
+    assert evaluated(numbers(text)) == value
+
+
+def test_generated_expressions():
+    found = listops.generate(3000, seed=0, longest=40)
+    assert all(evaluated(e.tokens) == e.value for e in found)
+    assert len({e.tokens for e in found}) == 3000
+    assert max(len(e.tokens) for e in found) == 40
+    assert found == listops.generate(3000, seed=0, longest=40)
+    assert found != listops.generate(3000, seed=1, longest=40)
+    without = listops.generate(100, seed=0, longest=40, without=found)
+    assert not {e.tokens for e in found} & {e.tokens for e in without}
+
+
+def test_lengths_are_those_of_the_published_data():
+    # its mean is 42.8, its median 16, a tenth is longer than 106
+    lengths = torch.tensor([float(len(e.tokens)) for e in listops.generate(90_000, seed=0)])
+    assert 41 < lengths.mean() < 44
+    assert lengths.median() == 16
+    assert 102 < lengths.quantile(0.9) < 110
+
+
+def test_gold_trees_take_arguments_from_the_left():
+    tokens = numbers("[MAX 2 [MIN 4 7 ] 0 ]")
+    inner = [(2, 3), (2, 4), (2, 5)]
+    assert sorted(listops.spans(tokens)) == sorted([(0, 1), *inner, (0, 5), (0, 6), (0, 7)])
+    data = listops.ListOps([listops.Expression(tokens, 4), listops.Expression((3,), 3)], CPU)
+    batch = data.batch(torch.tensor([1, 0]))
+    assert batch.lengths.tolist() == [1, 8]
+    assert batch.values.tolist() == [3, 4]
+    # they are trees: a Tree-LSTM takes them, and a parser could find them
+    structmax.nn.BinaryTreeLSTM(2, 2)(torch.zeros(2, 8, 2), batch.gold)
+    parts = structmax.argmax(batch.gold, structmax.BinaryTree(batch.lengths))
+    torch.testing.assert_close(parts, batch.gold)
+
+
+def test_batches_have_all_that_is_short_enough_once():
+    data = listops.ListOps(listops.generate(500, seed=0, longest=30), CPU)
+    batches = data.by_length(16, 20, torch.Generator().manual_seed(0))
+    assert torch.cat(batches).sort().values.tolist() == (data.lengths <= 20).nonzero().squeeze(-1).tolist()
+    spread = torch.tensor([float(data.lengths[b].max() - data.lengths[b].min()) for b in batches])
+    assert spread.mean() < 3
+
+
+@pytest.mark.parametrize(("suffix", "opened"), [("", open), (".gz", gzip.open), (".xz", lzma.open)])
+def test_published_files(tmp_path, suffix, opened):
+    path = tmp_path / f"test.tsv{suffix}"
+    with opened(path, "wt") as file:
+        file.write("9\t( ( ( [MAX 2 ) 9 ) ] )\n3\t3\n")
+    assert listops.read(path) == [listops.Expression(numbers("[MAX 2 9 ]"), 9), listops.Expression((3,), 3)]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("9 ( [MAX 2 ) ] )", "has no tab"),
+        ("11\t( [MAX 2 ) ] )", "should be a digit, but is '11'"),
+        ("9\t( ( [AVG 2 ) ] )", r"unknown token '\[AVG'"),
+        ("9\t( ( [MAX 2 ) 9 )", "brackets do not match"),
+        ("9\t2 ]", "brackets do not match"),
+        ("9\t2 9", "not exactly one expression"),
+        ("9\t[MAX ]", "brackets do not match"),
+        ("9\t", "brackets do not match"),
+    ],
+)
+def test_bad_lines_are_named(tmp_path, line, reason):
+    path = tmp_path / "bad.tsv"
+    path.write_text(f"3\t3\n{line}\n")
+    with pytest.raises(DataError, match=rf"bad\.tsv:2: .*{reason}"):
+        listops.read(path)
+
+
+def test_bad_files_are_named(tmp_path):
+    with pytest.raises(DataError, match=r"none\.tsv: there is no such file"):
+        listops.read(tmp_path / "none.tsv")
+    path = tmp_path / "binary.tsv"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match=r"binary\.tsv: not UTF-8"):
+        listops.read(path)
+
+
+def trained(steps=3, **settings):
+    """A recipe after a few steps."""
+    config = recipe.Config(train_size=200, longest=12, size=8, batch_size=40, curriculum=0, **settings)
+    torch.manual_seed(0)
+    task = recipe.Recipe(config, CPU)
+    optimiser, generator = task.optimiser(), torch.Generator().manual_seed(0)
+    touched = set()
+    for indices in task.batches(0)[:steps]:
+        for loss, metrics in task.updates(indices, generator):
+            assert loss.isfinite()
+            assert 0 <= metrics["accuracy"] <= 1
+            optimiser.zero_grad()
+            loss.backward()
+            touched |= {name for name, p in task.model.named_parameters() if p.grad is not None and p.grad.any()}
+            optimiser.step()
+    return task, touched
+
+
+@pytest.mark.parametrize("encoder", get_args(recipe.Name))
+def test_every_encoder_learns_all_its_parameters(encoder):
+    task, touched = trained(encoder=encoder)
+    assert touched == {name for name, _ in task.model.named_parameters()}
+    task.model.eval()
+    with torch.no_grad():
+        found = task.evaluate("valid")
+        drawn = task.drawings()
+    assert 0 <= found["accuracy"] <= 1
+    assert ("f1" in found) == (encoder != "lstm")
+    assert found.get("f1", 1.0) == 1.0 if encoder in ("lstm", "gold") else 0 <= found["f1"] <= 1
+    assert all(structures.svg(drawing).startswith("<svg") for drawing in drawn)
+
+
+@pytest.mark.parametrize("baseline", get_args(recipe.Baseline))
+def test_every_baseline(baseline):
+    task, touched = trained(encoder="rl_spinn", baseline=baseline)
+    assert touched == {name for name, _ in task.model.named_parameters()}
+    again, _ = trained(encoder="rl_spinn", baseline=baseline, steps=0)
+    again.load_state(task.state())
+    assert again.state() == task.state()
+
+
+def test_f1_counts_spans_that_trees_could_miss():
+    task, _ = trained(encoder="gold", steps=0)
+    right = task.model.encoder.forward
+
+    def upside_down(sentences):
+        """Right-branching trees."""
+        root, spans = right(sentences)
+        N = spans.shape[-1]
+        inside = torch.arange(N) < sentences.lengths.unsqueeze(-1)
+        last = torch.arange(N) == sentences.lengths.unsqueeze(-1) - 1
+        return root, torch.maximum(
+            torch.diag_embed(inside.float()), (inside.unsqueeze(-1) & last.unsqueeze(-2)).float()
+        )
+
+    task.model.encoder.forward = upside_down
+    data = task.held_out["valid"]
+    shared = wanted = 0
+    for e in data.expressions:
+        n = len(e.tokens)
+        gold = set(listops.spans(e.tokens)) - {(0, n - 1)}
+        shared += len(gold & {(i, n - 1) for i in range(1, n - 1)})
+        wanted += len(gold)
+    with torch.no_grad():
+        assert task.evaluate("valid")["f1"] == pytest.approx(shared / wanted)
