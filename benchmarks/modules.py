@@ -66,10 +66,42 @@ def crf_decoding(*size: int) -> Contenders:
     return {name: partial(crf.decode, emissions, mask) for name, crf in crf_modules(size[-1]).items()}
 
 
+def tree_training(trees: int, leaves: int, size: int) -> Contenders:
+    """A Tree-LSTM over random trees, all at once and each by recursion."""
+    torch.manual_seed(0)
+    spans = structmax.sample(torch.zeros(trees, leaves, leaves), structmax.BinaryTree())
+    inputs = torch.randn(trees, leaves, size, requires_grad=True)
+    lstm = structmax.nn.BinaryTreeLSTM(size, size)
+    order = structmax.BinaryTree().decode(spans).tolist()
+
+    def recursive(states: tuple[Tensor, Tensor], nodes: list[list[int]]) -> tuple[Tensor, Tensor]:
+        """Of the first of the nodes, which are taken away with all below it."""
+        i, j = nodes.pop(0)
+        if i == j:
+            return states[0][i : i + 1], states[1][i : i + 1]
+        (left, left_c), (right, right_c) = recursive(states, nodes), recursive(states, nodes)
+        enter, keep, keep_too, out, new = lstm.pair(torch.cat([left, right], -1)).chunk(5, -1)
+        c = enter.sigmoid() * new.tanh() + keep.sigmoid() * left_c + keep_too.sigmoid() * right_c
+        return out.sigmoid() * c.tanh(), c
+
+    def one_by_one() -> Tensor:
+        roots = [recursive(lstm.leaves(x), nodes.copy())[0] for x, nodes in zip(inputs, order, strict=True)]
+        return torch.cat(roots)
+
+    def step(forward: Callable[[], Tensor]) -> tuple[Tensor, ...]:
+        loss = forward().square().mean()
+        return loss, *torch.autograd.grad(loss, [inputs, *lstm.parameters()])
+
+    return {OURS: partial(step, lambda: lstm(inputs, spans)), "recursion": partial(step, one_by_one)}
+
+
 CASES: dict[str, Callable[[], Contenders]] = {
     f"{name}/{'x'.join(map(str, size))}": partial(make, *size)
     for name, make in (("crf training", crf_training), ("crf decoding", crf_decoding))
     for size in ((32, 64, 20), (32, 25, 9), (16, 128, 50))
+} | {
+    f"tree lstm training/{'x'.join(map(str, size))}": partial(tree_training, *size)
+    for size in ((256, 60, 64), (256, 60, 128))
 }
 
 
@@ -93,7 +125,7 @@ def main() -> None:
     torch.set_num_threads(chosen.threads)
     names = [name for name in CASES if fnmatchcase(name, chosen.only)]
     rows = [line for name in names for line in lines(name, CASES[name]())]
-    show(["module/batch x steps x tags", "contender", "median ms", "min ms", "x ours"], rows)
+    show(["module/batch x steps x tags, or trees x leaves x size", "contender", "median ms", "min ms", "x ours"], rows)
 
 
 if __name__ == "__main__":

@@ -93,6 +93,8 @@ def _comparison(folder: Path) -> str:
     body += page.section("Spread over seeds", _bars(fields, rows, colours))
     looks = {name: charts.Look(colours.get(setting, STRAY), setting) for name, setting in belongs.items()}
     body += page.section("Learning curves", _curves(metrics, looks, colours))
+    if rows and (best := next((n for n, s in belongs.items() if s == _setting(rows[0]["setting"], fields)), None)):
+        body += page.section(f"Structures of {best}", _structures(_json(folders[best] / "structures.json", [])))
     body += page.section("Runs", _links(folder, compared.get("runs", {})))
     return page.document(f"{title} · structmax", body)
 

@@ -112,7 +112,7 @@ class Recipe(Task[Config]):
 
     def batches(self, epoch: int) -> Sequence[Tensor]:
         generator = torch.Generator().manual_seed(self.config.seed + 1_000_003 * (epoch + 1))
-        grown = min(1.0, epoch / max(1, self.config.curriculum))
+        grown = min(1.0, epoch / self.config.curriculum) if self.config.curriculum else 1.0
         longest = SHORT + round(grown * (int(self.train.lengths.max()) - SHORT))
         return self.train.by_length(self.config.batch_size, longest, generator)
 

@@ -6,7 +6,7 @@ now and then, before an evaluation, and before a checkpoint.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -62,27 +62,32 @@ class Loop:
         self.watcher.begins(place, config.epochs)
         self.task.model.train()
         with Interruption() as interruption:
-            while place.epoch < config.epochs and not self._is_late():
-                batches = self.task.batches(place.epoch)
-                if not batches:
-                    raise RunError(f"Epoch {place.epoch} should have batches, but has none. Is there training data?")
-                for indices in batches[place.batch :]:
-                    self._step(indices, steps=config.epochs * len(batches))
-                    self._count(indices, len(batches))
+            for indices, batches in self._ahead():
+                self._step(indices, steps=config.epochs * batches)
+                self._count(indices, batches)
+                place.seconds, heard = self.processes.agreed(self._seconds(), interruption.number)
+                if self.averages.is_due(place.seconds):
+                    self.averages.fetch()
+                self.watcher.steps(place, batches, self.averages.means())
+                is_due = self._is_late() or _crosses(place.batch or batches, batches, config.evaluations)
+                if is_due:
+                    self._evaluate(batches)
                     place.seconds, heard = self.processes.agreed(self._seconds(), interruption.number)
-                    if self.averages.is_due(place.seconds):
-                        self.averages.fetch()
-                    self.watcher.steps(place, len(batches), self.averages.means())
-                    is_due = _crosses(place.batch or len(batches), len(batches), config.evaluations)
-                    if is_due or self._is_late():
-                        self._evaluate(len(batches))
-                        place.seconds, heard = self.processes.agreed(self._seconds(), interruption.number)
-                    if is_due or self._is_late() or heard:
-                        self._save()
-                    if heard:
-                        raise Interrupted(int(heard))
-                    if self._is_late():
-                        break
+                if is_due or heard:
+                    self._save()
+                if heard:
+                    raise Interrupted(int(heard))
+
+    def _ahead(self) -> Iterator[tuple[Tensor, int]]:
+        """The batches that are left, each with how many its epoch has."""
+        while self.place.epoch < self.config.epochs:
+            batches = self.task.batches(self.place.epoch)
+            if not batches:
+                raise RunError(f"Epoch {self.place.epoch} should have batches, but has none. Is there training data?")
+            for indices in batches[self.place.batch :]:
+                if self._is_late():
+                    return
+                yield indices, len(batches)
 
     def _step(self, indices: Tensor, steps: int) -> None:
         rate = schedule.factor(self.config, self.place.step, steps, self.place.seconds)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 import structmax
 from structmax import incremental
 from structmax.nn import BinaryTreeLSTM, MergeParser, PyramidTreeLSTM, Spinn
+from structmax.nn.merge_parser import Derivation
 
 # The temperature of SparseMAP: at 1, the flat scores of a new parser would have hundreds of trees.
 SHARPNESS = 0.1
@@ -289,12 +290,19 @@ class ProximalMerges(Encoder):
         return Encoded(self.tree(self.words(sentences.tokens), spans), spans)
 
     def losses(self, sentences: Sentences, judge: Judge, generator: torch.Generator) -> Iterator[Tensor]:
-        index = torch.arange(len(sentences.tokens), device=sentences.tokens.device)
-        choose = functools.partial(incremental.sample, generator=generator)
-        drawn = self.parser.derive(self._read(sentences), sentences.lengths, choose)
-        losses = judge(self.tree(self.words(sentences.tokens), drawn.spans), index)
+        B, words = len(sentences.tokens), self.words(sentences.tokens)
+        index = torch.arange(B, device=words.device)
+
+        def choose(scores: Tensor, there: Tensor) -> Tensor:
+            drawn = incremental.sample(scores[:B], there[:B], generator=generator)
+            return torch.cat([drawn, incremental.greedy(scores[B:], there[B:])])
+
+        # a draw of each tree, and the best one, side by side
+        built = self.parser.derive(self._read(sentences).repeat(2, 1, 1), sentences.lengths.repeat(2), choose)
+        drawn, best = (Derivation(*halves) for halves in zip(*(t.split(B) for t in built), strict=True))
+        losses = judge(self.tree(words, drawn.spans), index)
         with torch.no_grad():
-            advantage = self.scale(judge(self(sentences).root, index) - losses)
+            advantage = self.scale(judge(self.tree(words, best.spans), index) - losses)
         before = None
         for update in range(self.updates):
             now = self.parser(self._read(sentences), drawn)
