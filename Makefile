@@ -1,9 +1,10 @@
-# make demo   the tour: prints and draws what the mappings do
+# make demo   trains a network that reads trees, and one that does not; draws what they found
+# make tour   prints and draws what the mappings do
 # make test   everything that must hold
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check docs bench clean
+.PHONY: demo tour test check docs bench clean
 
 # One stamp file per set-up, remade when what it installs changes.
 .venv/stamp-%: pyproject.toml constraints.txt
@@ -13,6 +14,9 @@ BIN := .venv/bin
 	touch $@
 
 demo: .venv/stamp-recipes
+	$(BIN)/structmax compare listops --over encoder=lstm,spinn --seeds 1 --jobs 2 --minutes 3 --name demo --overwrite --open
+
+tour: .venv/stamp-recipes
 	$(BIN)/python examples/tour.py
 
 test: .venv/stamp-dev .venv/stamp-recipes check

@@ -1,4 +1,4 @@
-"""A tour of structmax: prints and draws what the mappings do. `make demo` runs it.
+"""A tour of structmax: prints and draws what the mappings do. `make tour` runs it.
 
 Everything is computed in float64, so that each kernel is compiled once; a second tour finds it compiled. Pictures, and
 a page of them, go to `demo/`.

@@ -1,7 +1,8 @@
 """Relaxed binary trees: a state for every span.
 
-The halves of span [i, j] are averages over its splits k, with weights w_k ∝ z[i, k] z[k + 1, j]: for a tree these are 1
-at its split and 0 elsewhere, and the average is the half itself.
+The halves of span [i, j] are averages over its splits k, with weights w_k ∝ z[i, k] z[k + 1, j]: for a span of a tree
+these are 1 at its split and 0 elsewhere, and the average is the half itself. A span that no tree has is split anywhere,
+with equal weights: nothing is composed of it, but the gradient asks what would be.
 
 Reference: Maillard, Clark & Yogatama 2017, Jointly learning sentence embeddings and syntax with unsupervised
 Tree-LSTMs.
@@ -16,7 +17,7 @@ from torch.autograd import Function
 from structmax.nn.first_order import first_order
 from structmax.nn.tree_cell import Cell
 
-# Below it, a span is as good as absent, and its halves fade with it.
+# Below it, a span is as good as absent.
 FAINT = 1e-6
 
 
@@ -29,7 +30,8 @@ def shares_of(spans: Tensor) -> Tensor:
     left = spans[:, i, torch.where(inside, i + m, 0)]
     right = spans[:, torch.where(inside, i + m + 1, 0), torch.where(inside, i + w, 0)]
     both = (left * right).masked_fill(~inside, 0.0)
-    return both / both.sum(-1, keepdim=True).clamp_min(FAINT)
+    total = both.sum(-1, keepdim=True)
+    return torch.where(total > FAINT, both / total.clamp_min(FAINT), inside / w.clamp_min(1))
 
 
 class Chart(Function):

@@ -47,18 +47,19 @@ VALID_SEED, TEST_SEED = 1_000_001, 1_000_002
 class Config(Settings):
     """A study of one encoder."""
 
-    encoder: Name = option("ppo", "what reads the expression")
+    encoder: Name = option("spinn", "what reads the expression")
     baseline: Baseline = option("self_critical", "of rl_spinn: what a draw's loss is compared with")
     size: int = option(64, "of words and states")
-    longest: int = option(40, "tokens of an expression; longer ones are left out of training")
-    train_size: int = option(20_000, "expressions to generate for training, if no file is given")
+    longest: int = option(20, "tokens of an expression; longer ones are left out of training")
+    train_size: int = option(50_000, "expressions to generate for training, if no file is given")
     train_file: str = option("", "expressions to train on, in the published format")
     test_file: str = option("", "expressions to test on, in the published format, of any length")
-    curriculum: int = option(0, f"epochs in which expressions grow, from {SHORT} tokens to the longest")
-    policy_updates: int = option(4, "of ppo: how often the parser learns from a draw")
-    policy_rate: float = option(1e-3, "of ppo and rl_spinn: learning rate of what chooses the tree")
-    entropy: float = option(1e-3, "of ppo: weight of the entropy that keeps the parser curious")
-    learning_rate: float = option(3e-3, "of the optimiser, at its highest")
+    curriculum: int = option(8, f"epochs in which expressions grow, from {SHORT} tokens to the longest")
+    policy_updates: int = option(2, "of ppo: how often the parser learns from a draw")
+    policy_rate: float = option(3e-4, "of ppo and rl_spinn: learning rate of what chooses the tree")
+    entropy: float = option(0.02, "of ppo: weight of the entropy that keeps the parser curious")
+    epochs: int = option(15, "passes over the training data")
+    learning_rate: float = option(2e-3, "of the optimiser, at its highest")
     clip: float = option(1.0, "largest norm of the gradient; 0 for no limit")
 
 
@@ -117,10 +118,12 @@ class Recipe(Task[Config]):
         return self.train.by_length(self.config.batch_size, longest, generator)
 
     def optimiser(self) -> torch.optim.Optimizer:
-        """What chooses the tree learns at a rate of its own."""
-        choosing = [p for name, p in self.model.named_parameters() if name.startswith(CHOOSING)]
-        rest = [p for name, p in self.model.named_parameters() if not name.startswith(CHOOSING)]
-        groups: list[dict[str, Any]] = [{"params": rest}, {"params": choosing, "lr": self.config.policy_rate}]
+        """What is taught by a reward alone learns at a rate of its own."""
+        choosing = CHOOSING.get(self.config.encoder, ())
+        named = list(self.model.named_parameters())
+        chosen = [p for name, p in named if name.startswith(choosing)]
+        rest = [p for name, p in named if not name.startswith(choosing)]
+        groups: list[dict[str, Any]] = [{"params": rest}, {"params": chosen, "lr": self.config.policy_rate}]
         return torch.optim.Adam(groups, self.config.learning_rate)
 
     def updates(self, indices: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
@@ -193,7 +196,10 @@ class Recipe(Task[Config]):
             vars(m).update(values)
 
 
-# Of the model's parameters, those whose only teacher is a reward.
-CHOOSING = ("encoder.parser", "encoder.reader", "encoder.spinn.score", "encoder.spinn.track")
+# Of the parameters of an encoder, those that choose the tree, if a reward is their only teacher.
+CHOOSING = {
+    "ppo": ("encoder.parser", "encoder.reader"),
+    "rl_spinn": ("encoder.spinn.score", "encoder.spinn.track", "encoder.spinn.look_ahead"),
+}
 # What an encoder remembers of former batches.
 RUNNING = (structmax.RunningMean, structmax.RunningScale)

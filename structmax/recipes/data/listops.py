@@ -77,8 +77,8 @@ def generate(count: int, seed: int, longest: int = 1000, without: Iterable[Expre
         >>> from structmax.recipes.data import listops
         >>> for expression in listops.generate(2, seed=1, longest=10):
         ...     print(*(listops.TOKENS[token] for token in expression.tokens), "=", expression.value)
-        [SM 7 6 1 ] = 4
-        [MIN 7 0 8 7 0 ] = 0
+        [MIN 6 0 4 ] = 0
+        [MED 4 9 0 8 ] = 6
     """
     chance = random.Random(seed)
     seen = {expression.tokens for expression in without}
