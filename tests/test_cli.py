@@ -126,6 +126,12 @@ def test_help_has_the_fields_of_the_config(structmax_in):
         (("run", "tiny", "--flavour", "salty"), "'salty' is not one of 'sweet', 'sour', 'nan'"),
         (("run", "tiny", "--colour", "red"), "No such option"),
         (("run", "tiny", "--resume"), "--resume needs runs/tiny/default/config.json, which is not there. Try without."),
+        (("run", "tiny", "--name", "a/b"), "--name should be one folder's, of at most 255 bytes and without a slash"),
+        (("run", "tiny", "--name", "n" * 256), "Try --folder for where it is kept."),
+        (("compare", "tiny", "--over", "clip=0,1", "--name", ".."), "without a slash, but is '..'"),
+        (("run", "listops", "--longest", 3), "`longest` should be at least 4, but is 3."),
+        (("run", "clusters", "--points", 0), "`points` should be at least 1, but is 0."),
+        (("compare", "tiny", "--over", "least=1"), "--over should be field=a,b,c with one of seed,"),
         (("compare", "tiny"), "Missing option '--over'"),
         (("compare", "tiny", "--over", "colour=red"), "--over should be field=a,b,c with one of seed,"),
         (
@@ -184,6 +190,42 @@ def test_errors_that_explain_themselves(structmax_in, tmp_path):
     assert "The loss should be finite, but is nan at step 1." in said
 
 
+def test_a_folder_that_cannot_be_written(structmax_in, tmp_path):
+    (tmp_path / "file").touch()
+    code, said = structmax_in("run", "tiny", "--folder", "file")
+    assert code == 1
+    assert said.endswith("file/tiny/default/config.json should be written, but cannot be: Not a directory.")
+
+
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "summary.json", "last.pt", "best.pt"])
+def test_a_file_that_is_damaged(structmax_in, tmp_path, name):
+    assert structmax_in("run", "tiny")[0] == 0
+    folder = tmp_path / "runs/tiny/default"
+    (folder / "summary.json").unlink()
+    (folder / name).write_bytes(b"{\x92")
+    code, said = structmax_in("run", "tiny", "--resume")
+    assert code == 1
+    wanted = "a checkpoint, but cannot be read. Begin" if name.endswith("pt") else "JSON, but has an error: Expecting"
+    line = "" if name.endswith("pt") else ":1"
+    assert f"runs/tiny/default/{name}{line}: should be {wanted}" in said
+    if name in ("config.json", "metrics.jsonl"):
+        assert f"{name}:1: should be JSON" in structmax_in("plot", folder)[1]
+    if not name.endswith("pt"):
+        code, said = structmax_in("report", folder)
+        assert code in (1, 2)
+        assert f"{name}:1: should be JSON" in said
+
+
+def test_how_to_go_on_with_several_processes(structmax_in, monkeypatch):
+    def stopped(*arguments):
+        raise Interrupted(signal.SIGINT)
+
+    monkeypatch.setattr("structmax.cli.run.run", stopped)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    said = structmax_in("run", "tiny")[1]
+    assert "Go on with: torchrun --nproc-per-node 2 -m structmax run tiny --name default --folder runs" in said
+
+
 def test_the_report_is_opened(structmax_in, monkeypatch):
     opened = []
     monkeypatch.setattr("webbrowser.open", opened.append)
@@ -234,7 +276,7 @@ def test_ctrl_c_outside_of_training(structmax_in, monkeypatch):
     monkeypatch.setattr("structmax.cli.run.run", pressed)
     code, said = structmax_in("run", "tiny")
     assert code == 130
-    assert said.endswith("Stopped at once.")
+    assert said.endswith("Stopped at once. Go on with: structmax run tiny --name default --folder runs --resume")
 
 
 # ---------------------------------------------------------------- compare
@@ -341,6 +383,9 @@ def test_plot_and_report(structmax_in, tmp_path):
     assert "The report: runs/tiny/seed=1/report.html" in structmax_in("report", runs[0])[1]
     assert (tmp_path / runs[0] / "curves.png").exists()
     assert (tmp_path / runs[0] / "report.html").exists()
+    code, said = structmax_in("plot", runs[0], "--to", "curves.xyz")
+    assert code == 2
+    assert "--to should end in one of" in said
     assert structmax_in("plot", *runs)[1].endswith("The curves: curves.png")
     assert (tmp_path / "curves.png").exists()
 
@@ -406,6 +451,15 @@ def test_the_bar(monkeypatch):
     said = seen.getvalue()
     for words in ("epoch 2/4", "loss 0.2500", "50/s", "0:00:32 left"):
         assert words in said, words
+
+
+def test_a_narrow_table_keeps_its_figures():
+    seen = io.StringIO()
+    lines = speech.table("estimator", "accuracy", "loss")
+    lines.add_row("marginalise", "0.123 ± 0.045", "6.789 ± 0.012")
+    Console(file=seen, width=24).print(lines)
+    assert "…" not in seen.getvalue()
+    assert all(figures in seen.getvalue() for figures in ("0.123", "0.045", "6.789", "0.012"))
 
 
 def test_numbers_of_tables():

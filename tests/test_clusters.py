@@ -38,6 +38,7 @@ def test_every_estimator_learns(tmp_path, estimator):
 def test_v_measure():
     assert clusters.v_measure(torch.eye(3)).item() == pytest.approx(1.0)
     assert clusters.v_measure(torch.ones(3, 3)).item() == pytest.approx(0.0, abs=1e-6)
+    assert clusters.v_measure(torch.tensor([[5.0]])).item() == 1.0
     # two true clusters found as one: homogeneity log(3/3)… by hand, I = H(found) = h, V = 2 h / (log 3 + h)
     joined = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     found = -(2 / 3 * torch.tensor(2 / 3).log() + 1 / 3 * torch.tensor(1 / 3).log())

@@ -2,6 +2,7 @@
 
 import gzip
 import lzma
+import signal
 from typing import get_args
 
 import pytest
@@ -11,7 +12,7 @@ import structmax
 from structmax.plots import structures
 from structmax.recipes import listops as recipe
 from structmax.recipes.data import listops
-from structmax.training import DataError
+from structmax.training import DataError, Interrupted, RunError, RunFolder, Watcher, run
 
 CPU = torch.device("cpu")
 
@@ -126,11 +127,45 @@ def test_bad_files_are_named(tmp_path):
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match=r"binary\.tsv: not UTF-8"):
         listops.read(path)
+    with pytest.raises(DataError, match=r"should be a file of expressions, but cannot be read \(.*Is a directory"):
+        listops.read(tmp_path)
 
 
-def trained(steps=3, **settings):
+@pytest.mark.parametrize("name", ["none.gz", "cut.gz", "none.xz"])
+def test_bad_archives_are_named(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(b"3\t3\n")[:-9] if name == "cut.gz" else b"3\t3\n")
+    with pytest.raises(DataError, match=rf"{name}: should be a file of expressions, but cannot be read"):
+        listops.read(path)
+
+
+def test_files_without_a_fitting_expression(tmp_path):
+    path = tmp_path / "few.tsv"
+    path.write_text("")
+    with pytest.raises(DataError, match=r"few\.tsv: should have expressions, but none of its 0 lines is one"):
+        listops.read(path)
+    path.write_text("9\t[MAX 2 9 ]\n")
+    with pytest.raises(DataError, match=r"should have expressions of at most 3 tokens, but none of its 1 lines is one"):
+        listops.read(path, longest=3)
+
+
+def test_more_expressions_than_there_are():
+    with pytest.raises(RunError, match=r"401 different expressions of at most 4 tokens, but 400 is all"):
+        listops.generate(401, seed=0, longest=4)
+
+
+def test_no_validation_on_what_a_file_trains_on(tmp_path):
+    path = tmp_path / "train.tsv"
+    lines = [(e, " ".join(listops.TOKENS[t] for t in e.tokens)) for e in listops.generate(500, recipe.VALID_SEED, 12)]
+    path.write_text("".join(f"{e.value}\t{text}\n" for e, text in lines))
+    task = recipe.Recipe(recipe.Config(train_file=str(path), longest=12, size=8, encoder="lstm"), CPU)
+    assert len(task.train) == 500
+    assert not set(task.train.expressions) & set(task.held_out["valid"].expressions)
+
+
+def trained(steps=3, size=8, **settings):
     """A recipe after a few steps."""
-    config = recipe.Config(train_size=200, longest=12, size=8, batch_size=40, curriculum=0, **settings)
+    config = recipe.Config(train_size=200, longest=12, size=size, batch_size=40, curriculum=0, **settings)
     torch.manual_seed(0)
     task = recipe.Recipe(config, CPU)
     optimiser, generator = task.optimiser(), torch.Generator().manual_seed(0)
@@ -167,6 +202,29 @@ def test_every_baseline(baseline):
     again, _ = trained(encoder="rl_spinn", baseline=baseline, steps=0)
     again.load_state(task.state())
     assert again.state() == task.state()
+
+
+@pytest.mark.parametrize(("encoder", "baseline"), [("ppo", "none"), ("gumbel", "none"), ("rl_spinn", "running_mean")])
+def test_an_interrupted_run_goes_on_with_the_same_numbers(tmp_path, encoder, baseline):
+    class Stop(Watcher):
+        def steps(self, place, batches, means):
+            if place.step == 3:
+                signal.raise_signal(signal.SIGINT)
+
+    config = recipe.Config(
+        encoder=encoder, baseline=baseline, train_size=200, longest=10, size=8, epochs=2, curriculum=1, device="cpu"
+    )
+    whole = run(recipe.Recipe, config, tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        run(recipe.Recipe, config, tmp_path / "parts", Stop())
+    parts = run(recipe.Recipe, config, tmp_path / "parts")
+    assert whole["test"] == parts["test"]
+    ours, theirs = (RunFolder(tmp_path / name).load("last.pt")["model"] for name in ("whole", "parts"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_odd_sizes():
+    assert trained(encoder="spigot", steps=1, size=7)
 
 
 def test_f1_counts_spans_that_trees_could_miss():

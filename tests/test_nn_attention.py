@@ -230,6 +230,15 @@ def test_segments_are_marginals_of_a_chain() -> None:
     close(layer(query, key).output, by_hand(layer, query, key, selected))
 
 
+@pytest.mark.parametrize("lengths", [None, LENGTHS])
+def test_queries_that_are_padding_select_no_segments(lengths: Tensor | None) -> None:
+    layer = made(snn.StructuredAttention, 6, snn.Segments(), heads=2)
+    x, y, counts = normal(3, 4, 6), normal(3, 5, 6, seed=1), torch.tensor([4, 2, 0])
+    found = layer(x, y, query_lengths=counts, lengths=lengths).weights
+    inside = torch.arange(4) < counts.unsqueeze(-1)
+    close(found, torch.where(inside[:, None, :, None], layer(x, y, lengths=lengths).weights, 0.0))
+
+
 @pytest.mark.parametrize("kind", [structmax.SpanningTree, structmax.ProjectiveTree])
 def test_trees_are_marginals_of_arcs(kind: type) -> None:
     layer = made(snn.StructuredAttention, 6, snn.Trees(6, lambda lengths: kind(lengths, single_root=True)), heads=2)
@@ -385,6 +394,16 @@ def test_errors() -> None:
         snn.Attention(6, heads=4)
     with pytest.raises(ValueError, match="`heads` should be a whole number ≥ 1, but is 0"):
         snn.Attention(6, heads=0)
+    with pytest.raises(ValueError, match="`size` should be a whole number ≥ 1, but is 0"):
+        snn.Attention(0)
+    with pytest.raises(
+        ValueError, match=r"`key` should have a batch that broadcasts with \(3,\), .* has shape \(2, 5, 6\)"
+    ):
+        layer(x, x[:2])
+    with pytest.raises(
+        ValueError, match=r"`value` should have a row for each of the 5 keys, but has shape \(3, 4, 6\)"
+    ):
+        layer(x, x, x[:, 1:])
     with pytest.raises(ValueError, match=r"`key` should have shape \(…, N, 6\) with N ≥ 1, but has \(3, 5, 4\)"):
         layer(x, torch.randn(3, 5, 4))
     with pytest.raises(ValueError, match=r"`query` should have shape .* but has \(3, 0, 6\)"):
@@ -404,6 +423,17 @@ def test_errors() -> None:
     trees = snn.StructuredAttention(6, snn.Trees(6, lambda n: structmax.SpanningTree(n, single_root=True)))
     with pytest.raises(ValueError, match=r"`key` should be left out with Trees, .* 4 keys for 5 queries"):
         trees(x, x[:, 1:])
+    with pytest.raises(ValueError, match="`size` of Trees should be 6, as of the attention, but is 4"):
+        snn.StructuredAttention(6, snn.Trees(4, structmax.SpanningTree))(x)
+    with pytest.raises(ValueError, match="`size` should be a whole number ≥ 1, but is 0"):
+        snn.Trees(0, structmax.SpanningTree)
+    for layout in (snn.Pairs, lambda structure: snn.Trees(6, structure)):
+        with pytest.raises(
+            TypeError, match=r"`structure` should be a function from lengths .* is Matching\(.* Try the class"
+        ):
+            layout(structmax.Matching())
+    with pytest.raises(TypeError, match=r"`answer` should be .* but is a class. Try Spigot\(\)"):
+        snn.StructuredAttention(6, snn.Segments(), structmax.Spigot)
     with pytest.raises(ValueError, match="`temperature` should be > 0"):
         snn.SinkhornAttention(6, temperature=0.0)
     with pytest.raises(ValueError, match="`reduction` should be one of"):

@@ -205,6 +205,9 @@ def test_errors() -> None:
         spinn(leaves, LENGTHS + 1)
     with pytest.raises(ValueError, match=r"`transitions` should have shape .* = \(4, 11, 2\), but have \(4, 11\)"):
         spinn(leaves, LENGTHS, torch.zeros(4, 11))
+    for sizes in ((0, 4), (3, 0), (3, 4, 0)):
+        with pytest.raises(ValueError, match="_size` should be a whole number ≥ 1, but is 0"):
+            structmax.nn.Spinn(*sizes)
     wrong = drawn()
     wrong[2, -1] = 0
     with pytest.raises(ValueError, match=r"build one tree .* but instance \(2,\) does not"):

@@ -311,6 +311,14 @@ def test_modules_travel(make):
         assert torch.equal(copied(*given), module(*given))
 
 
+def test_lstm_without_words():
+    arcs = torch.zeros(2, 1, 1, requires_grad=True)
+    states = ChildSumTreeLSTM(4, 3)(torch.zeros(2, 0, 4), arcs)
+    assert states.shape == (2, 1, 3)
+    states.sum().backward()
+    assert not arcs.grad.any()
+
+
 SOFT = torch.full((5, 5), 0.25)
 ARCS = torch.zeros(5, 5)
 
@@ -331,6 +339,11 @@ ARCS = torch.zeros(5, 5)
         (lambda x: TreeGCN(4)(x[0], ARCS), ValueError, r"`words` should have shape"),
         (lambda x: ChildSumTreeLSTM(0, 3), ValueError, "`input_size` should be a whole number"),
         (lambda x: ChildSumTreeLSTM(4, 0), ValueError, "`hidden_size` should be a whole number"),
+        (
+            lambda x: ChildSumTreeLSTM(4, 3)(x, ARCS[1:]),
+            ValueError,
+            r"`tree` should have shape \(5, 5\), .* have \(4, 5\)",
+        ),
         (lambda x: ChildSumTreeLSTM(4, 3)(x, SOFT), ValueError, "`tree` should be discrete.* Try `argmax`.* TreeGCN"),
         (lambda x: ChildSumTreeLSTM(4, 3)(x, ARCS + 1), ValueError, "`tree` should be discrete"),
         (lambda x: ChildSumTreeLSTM(4, 3)(x, torch.tensor([2, 1, 0, 0])), ValueError, r"a cycle .* \[2, 1, 0, 0\]"),

@@ -141,3 +141,29 @@ def test_a_tangent_of_one_part_alone():
         pushed = torch.autograd.forward_ad.unpack_dual(value).tangent
     want = (structmax.marginals((unary, pairwise), chain).unary * tangent).sum()
     torch.testing.assert_close(pushed, want)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        structmax.log_partition,
+        lambda scores, chain: structmax.marginals(scores, chain).unary.square(),
+        lambda scores, chain: structmax.sparsemap(scores, chain).marginals.unary.square(),
+        lambda scores, chain: structmax.smoothed(scores, chain, structmax.L2(1.0)),
+        lambda scores, chain: structmax.smoothed_log_prob(
+            scores, chain, structmax.L2(1.0), chain.encode(torch.tensor([[0, 1, 2, 0]] * 3), scores)
+        ),
+    ],
+    ids=["log_partition", "marginals", "sparsemap", "smoothed", "smoothed_log_prob"],
+)
+def test_checkpoints_recompute_the_same_gradient(question):
+    chain = structmax.LinearChain()
+    generator = torch.Generator().manual_seed(0)
+    leaves = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((3, 4, 3), (3, 3))]
+    gradients = []
+    for checkpointed in (False, True):
+        own = [leaf.clone().requires_grad_() for leaf in leaves]
+        ask = lambda *tensors: question(chain.Parts(*tensors), chain).sum()  # noqa: E731
+        total = torch.utils.checkpoint.checkpoint(ask, *own, use_reentrant=False) if checkpointed else ask(*own)
+        gradients.append(torch.autograd.grad(total, own))
+    torch.testing.assert_close(*gradients)

@@ -248,7 +248,45 @@ def test_the_second_interruption_stops_at_once(tmp_path):
     assert not (tmp_path / "a" / "last.pt").exists()
 
 
+def test_the_schedule_ends_with_the_run_though_epochs_grow(tmp_path):
+    rates = []
+
+    class Growing(Line):
+        def batches(self, epoch):
+            return super().batches(epoch)[: 2 * (epoch + 1)]
+
+        def optimiser(self):
+            self.kept = super().optimiser()
+            return self.kept
+
+        def updates(self, indices, generator):
+            rates.append(self.kept.param_groups[0]["lr"])
+            yield from super().updates(indices, generator)
+
+    run(Growing, Config(schedule="linear", learning_rate=1.0), tmp_path / "a")
+    # of 3 epochs, the first has 2 batches, the second 4 and the third 6
+    done = [0, 1 / 2, 1, 5 / 4, 6 / 4, 7 / 4, 2, *(2 + i / 6 for i in range(1, 6))]
+    assert rates == pytest.approx([1 - epochs / 3 for epochs in done])
+
+
 # ---------------------------------------------------------------- errors
+
+
+def test_a_full_disk(tmp_path, monkeypatch):
+    def full(path, content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(RunError, match=r"a/best.pt should be written, but cannot be: No space left on device."):
+        run(Line, Config(), tmp_path / "a")
+    assert not list((tmp_path / "a").glob(".*"))
+
+
+def test_what_a_killed_run_was_writing_is_cleared(tmp_path):
+    (tmp_path / ".1234.last.pt").touch()
+    (tmp_path / ".notes").touch()
+    RunFolder(tmp_path).clear()
+    assert [path.name for path in tmp_path.iterdir()] == [".notes"]
 
 
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path):

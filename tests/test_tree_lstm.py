@@ -132,11 +132,29 @@ def test_half_precision_around_it(scores):
             out = lstm(words, spans, relaxed=relaxed)
             assert out.dtype == torch.float32
             out.sum().backward()
+        choosing, parser = PyramidTreeLSTM(D, H), MergeParser(D, H)
+        built = choosing(words, LENGTHS)
+        steps = parser(words, parser.derive(words, LENGTHS, incremental.sample))
+    assert built.root.dtype == steps.log_probs.dtype == torch.float32
+    (built.root.sum() + steps.log_probs.sum()).backward()
+    assert all(p.grad is not None for module in (choosing, parser) for p in module.parameters())
+
+
+@pytest.mark.parametrize("relaxed", [False, True])
+def test_trees_in_another_precision(scores, relaxed):
+    torch.manual_seed(0)
+    lstm, words = BinaryTreeLSTM(D, H), torch.randn(B, N, D)
+    spans = structmax.argmax(scores, structmax.BinaryTree(LENGTHS))
+    out = lstm(words, spans.float(), relaxed=relaxed)
+    assert torch.equal(lstm(words, spans, relaxed=relaxed), out)
+    half = lstm.to(torch.bfloat16)(words.bfloat16(), spans.bfloat16(), relaxed=relaxed)
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.float(), out, rtol=0.1, atol=0.1)
 
 
 def test_errors(lstm, inputs, scores):
     trees = structmax.BinaryTree(LENGTHS)
-    with pytest.raises(ValueError, match="should hold binary trees.*relaxed=True"):
+    with pytest.raises(ValueError, match=r"should hold binary trees.*relaxed=True"):
         lstm(inputs, structmax.marginals(scores, trees))
     crossing = torch.eye(3, dtype=torch.float64)
     crossing[0, 1] = crossing[1, 2] = 1.0
@@ -144,10 +162,37 @@ def test_errors(lstm, inputs, scores):
         lstm(inputs[0, :3], crossing)
     with pytest.raises(ValueError, match="should hold binary trees"):
         lstm(inputs[0, :3], torch.eye(3, dtype=torch.float64))
-    with pytest.raises(ValueError, match="have a gradient to get.*detach"):
+    with pytest.raises(ValueError, match=r"have a gradient to get.*detach"):
         lstm(inputs, structmax.argmax(scores, trees).requires_grad_())
-    with pytest.raises(ValueError, match=r"\(…, N, 4\) and `spans` \(…, N, N\), but have \(6, 7, 4\) and \(6, 7, 6\)"):
+    with pytest.raises(ValueError, match=r"`spans` should have shape .* = \(6, 7, 7\) .* but have \(6, 7, 6\)"):
         lstm(inputs, scores[..., :-1])
+    with pytest.raises(ValueError, match=r"Labelled spans are summed .* `spans.sum\(-1\)`"):
+        lstm(inputs, scores.unsqueeze(-1))
+    for sizes in ((0, 3), (4, 0)):
+        with pytest.raises(ValueError, match="_size` should be a whole number ≥ 1, but is 0"):
+            BinaryTreeLSTM(*sizes)
+
+
+def test_errors_of_leaves(lstm, inputs, scores):
+    pyramid, parser = PyramidTreeLSTM(D, H).double(), MergeParser(D, H).double()
+    drawn = parser.derive(inputs, LENGTHS, incremental.greedy)
+    calls = [
+        lambda x, n: lstm(x, scores),
+        pyramid,
+        lambda x, n: parser.derive(x, n, incremental.greedy),
+        lambda x, n: parser(x, drawn),
+    ]
+    for call in calls:
+        for wrong in (inputs[0, 0], inputs[..., 1:], inputs[:, :0]):
+            with pytest.raises(ValueError, match=r"`inputs` should have shape \(…, N, D\) with N ≥ 1 and D = 4"):
+                call(wrong, None)
+    for call in calls[1:3]:
+        with pytest.raises(ValueError, match="`lengths` should be between 0 and 7, the number of leaves"):
+            call(inputs, LENGTHS + 1)
+        with pytest.raises(ValueError, match=r"`lengths` should broadcast to the batch shape \(6,\)"):
+            call(inputs, LENGTHS[:2])
+    with pytest.raises(ValueError, match=r"`derivation` should be of the leaves of `inputs` \(6, 6, 4\), .* `derive`"):
+        parser(inputs[:, 1:], drawn)
 
 
 # ---------------------------------------------------------------- built from the leaves up
@@ -234,8 +279,30 @@ def test_merges_of_sentences_of_all_lengths(inputs):
     torch.testing.assert_close(steps.log_probs, torch.stack(taken, -1))
     assert (drawn.spans.sum((1, 2)) == 2 * lengths - 1).all()
     assert ((drawn.chosen >= 0).sum(-1) == lengths - 1).all()
+    # no pair has a leaf of the padding
+    assert (drawn.pairs.flatten(1).max(1).values < lengths).all()
     assert (steps.entropies[drawn.chosen < 0] == 0).all()
     assert steps.entropies[0, 0] <= torch.tensor(6.0).log() + 1e-6
+
+
+def test_what_is_built_has_any_batch_shape(inputs):
+    torch.manual_seed(0)
+    pyramid, parser = PyramidTreeLSTM(D, H).double(), MergeParser(D, H).double()
+
+    def answers(x, lengths):
+        drawn = parser.derive(x, lengths, incremental.greedy)
+        return *pyramid(x, lengths, choose=incremental.greedy), *drawn, *parser(x, drawn)
+
+    wanted = answers(inputs, LENGTHS)
+    folded = answers(inputs.unflatten(0, (2, 3)), LENGTHS.unflatten(0, (2, 3)))
+    for ours, each in zip(folded, wanted, strict=True):
+        torch.testing.assert_close(ours.flatten(0, 1), each)
+    for ours, each in zip(answers(inputs[0], None), wanted, strict=True):
+        torch.testing.assert_close(ours, each[0])
+    for ours, each in zip(answers(inputs[:0], LENGTHS[:0]), wanted, strict=True):
+        assert ours.shape == (0, *each.shape[1:])
+    for found in answers(inputs, torch.tensor(0))[:2]:
+        assert not found.any()
 
 
 def test_second_derivatives_are_refused(lstm, inputs, scores):

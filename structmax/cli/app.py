@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from structmax import bench, recipes
 from structmax.cli import compare, info, run
-from structmax.cli.speech import console, say, table
+from structmax.cli.speech import console, say, spoken, table
 from structmax.training import RunFolder
 
 # in the folder of the only run, or else in the present one
@@ -63,6 +63,7 @@ def _runs_of(path: Path) -> list[RunFolder]:
 
 
 @app.command("plot")
+@spoken()
 def plot_runs(
     runs: Annotated[list[Path], typer.Argument(help="folders of runs or of comparisons")],
     to: Annotated[
@@ -78,17 +79,24 @@ def plot_runs(
         names = [str(folder.path) for folder in folders]
     figure = curves.draw({name: folder.rows for name, folder in zip(names, folders, strict=True)})
     path = runs[0] / to if to == CURVES and len(runs) == 1 else to
+    known = figure.canvas.get_supported_filetypes()
+    if path.suffix.removeprefix(".") not in known:
+        raise typer.BadParameter(f"--to should end in one of {', '.join(known)}, but is {to}.")
     RunFolder(path.parent).move_in(path.name, figure.savefig)
     say(f"The curves: {path}")
 
 
 @app.command("report")
+@spoken()
 def rewrite_report(run: Annotated[Path, typer.Argument(help="folder of a run or of a comparison")]) -> None:
     """Writes the report anew."""
     from structmax.plots import report
 
     _runs_of(run)
-    say(f"The report: {report.write(run)}")
+    try:
+        say(f"The report: {report.write(run)}")
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 @app.command("info")

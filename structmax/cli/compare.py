@@ -33,8 +33,8 @@ def command(recipe: Recipe) -> Any:
 
     def act(ctx: typer.Context, given: dict[str, Any]) -> None:
         over, config = _asked(recipe, given)
-        name = given["name"] or f"over={'+'.join(over)}" + ("," + name_of(config)) * (name_of(config) != "default")
-        folder = RunFolder(given["folder"] / recipe.name / name)
+        name = f"over={'+'.join(over)}" + ("," + name_of(config)) * (name_of(config) != "default")
+        folder = flags.placed(given, recipe.name, name)
         members = comparison.members(config, over, given["seeds"])
         say(f"{len(members)} runs of {recipe.name} in {folder.path}")
         if given["overwrite"]:

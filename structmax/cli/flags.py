@@ -9,11 +9,13 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 
 import typer
 
-from structmax.training import Settings
+from structmax.training import RunFolder, Settings
 
 S = TypeVar("S", bound=Settings)
 SHARED = {field.name for field in fields(Settings)}
 PLACE = "Where it is kept"
+# what file systems allow
+LONGEST_NAME = 255
 
 
 def flag(name: str, kind: Any, default: Any, help: str, panel: str) -> inspect.Parameter:
@@ -36,6 +38,17 @@ def of_place(what: str) -> list[inspect.Parameter]:
         switch("overwrite", "begin anew where there is one already"),
         switch("open", "show the report in the browser at the end"),
     ]
+
+
+def placed(given: dict[str, Any], recipe: str, default: str) -> RunFolder:
+    """The folder that the flags of `of_place` name; or an error of usage."""
+    name = given["name"] or default
+    if "/" in name or name in (".", "..") or len(name.encode()) > LONGEST_NAME:
+        raise typer.BadParameter(
+            f"--name should be one folder's, of at most {LONGEST_NAME} bytes and without a slash, but is {name!r}. "
+            "Try --folder for where it is kept."
+        )
+    return RunFolder(given["folder"] / recipe / name)
 
 
 def of_config(recipe: str, config: type[Settings]) -> list[inspect.Parameter]:
@@ -79,14 +92,13 @@ def build(config: type[S], values: dict[str, Any]) -> S:
 
 def parsed(config: type[Settings], over: Sequence[str]) -> dict[str, list[Any]]:
     """Fields and their values from `field=a,b,c`; `all` stands for every choice of a Literal."""
-    kinds = get_type_hints(config)
+    kinds = {field.name: get_type_hints(config)[field.name] for field in fields(config)}
     found: dict[str, list[Any]] = {}
     for text in over:
         name, _, listed = text.partition("=")
         name = name.replace("-", "_")
         if name not in kinds or not listed:
-            own = ", ".join(field.name for field in fields(config))
-            raise typer.BadParameter(f"--over should be field=a,b,c with one of {own}, but is {text!r}.")
+            raise typer.BadParameter(f"--over should be field=a,b,c with one of {', '.join(kinds)}, but is {text!r}.")
         choices = get_args(kinds[name]) if get_origin(kinds[name]) is Literal else ()
         if listed == "all" and choices:
             found[name] = list(choices)

@@ -1,5 +1,6 @@
 """`structmax run <recipe>`: one run, its folder, its report."""
 
+import os
 import shlex
 import webbrowser
 from dataclasses import fields
@@ -20,20 +21,11 @@ RESUME = "go on with an interrupted run, with the settings it was begun with"
 def command(recipe: Recipe) -> Any:
     """The command that runs a recipe."""
 
+    @spoken()
     def act(ctx: typer.Context, given: dict[str, Any]) -> None:
         config, folder = begun(recipe, ctx, given)
         say(f"{recipe.name} in {folder.path}")
-        how = [
-            "structmax",
-            "run",
-            recipe.name,
-            "--name",
-            folder.path.name,
-            "--folder",
-            str(given["folder"]),
-            "--resume",
-        ]
-        with spoken(f"Go on with: {shlex.join(how)}"), Bar(recipe.task.shown, config.minutes) as bar:
+        with spoken(_how_to_go_on(recipe, folder, given)), Bar(recipe.task.shown, config.minutes) as bar:
             summary = run(recipe.task, config, folder.path, bar)
         if IS_FIRST:
             show(summary)
@@ -48,7 +40,7 @@ def begun(recipe: Recipe, ctx: typer.Context, given: dict[str, Any]) -> tuple[Se
     """The config of the run, and a folder that may have it; or an error of usage."""
     names = [field.name for field in fields(recipe.config)]
     config = flags.build(recipe.config, {name: given[name] for name in names})
-    folder = RunFolder(given["folder"] / recipe.name / (given["name"] or name_of(config)))
+    folder = flags.placed(given, recipe.name, name_of(config))
     if given["resume"]:
         return _stored(recipe, ctx, given, folder, names), folder
     # the first process answers for all: it may have written the config by now
@@ -75,6 +67,13 @@ def _stored(recipe: Recipe, ctx: typer.Context, given: dict[str, Any], folder: R
                 f"but is {given[name]}. Leave it out, or begin another run."
             )
     return flags.build(recipe.config, stored)
+
+
+def _how_to_go_on(recipe: Recipe, folder: RunFolder, given: dict[str, Any]) -> str:
+    count = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    program = ["torchrun", "--nproc-per-node", str(count), "-m", "structmax"] if count > 1 else ["structmax"]
+    place = ["--name", folder.path.name, "--folder", str(given["folder"])]
+    return f"Go on with: {shlex.join([*program, 'run', recipe.name, *place, '--resume'])}"
 
 
 def show(summary: dict[str, Any]) -> None:

@@ -37,15 +37,15 @@ def number(value: Any) -> str:
 
 
 def table(*heads: str) -> Table:
-    """The first column is words, the others are figures."""
+    """The first column is words, the others are figures. In a narrow terminal they are folded, never cut."""
     drawn = Table(header_style="bold", box=None, pad_edge=False)
     for column, head in enumerate(heads):
-        drawn.add_column(head, justify="right" if column else "left", no_wrap=True)
+        drawn.add_column(head, justify="right" if column else "left", overflow="fold")
     return drawn
 
 
 @contextmanager
-def spoken(how_to_go_on: str) -> Iterator[None]:
+def spoken(how_to_go_on: str = "") -> Iterator[None]:
     """Errors that explain themselves, as a sentence and an exit status."""
     try:
         yield
@@ -53,7 +53,7 @@ def spoken(how_to_go_on: str) -> Iterator[None]:
         complain(f"{stopped}\n{how_to_go_on}")
         raise typer.Exit(128 + stopped.number) from None
     except KeyboardInterrupt:
-        complain("Stopped at once.")
+        complain(f"Stopped at once.\n{how_to_go_on}".rstrip())
         raise typer.Exit(128 + signal.SIGINT) from None
     except RunError as error:
         complain(str(error))

@@ -85,7 +85,9 @@ class Value(Function):
     @staticmethod
     def backward(ctx: Any, d_value: Tensor | None, *_: Tensor) -> tuple[Any, ...]:
         count = ctx.of.count
-        tensors, mu = ctx.saved_tensors[:-count], ctx.saved_tensors[-count:]
+        # Read once: a checkpoint recomputes what it gives, and gives it once.
+        saved = ctx.saved_tensors
+        tensors, mu = saved[:-count], saved[-count:]
         if d_value is None:
             return (None,) * (1 + len(tensors))
         if torch.is_grad_enabled():

@@ -191,10 +191,12 @@ class WalkLogProb(Function):
 
     @staticmethod
     def backward(ctx: Any, d_value: Tensor) -> tuple[Any, ...]:
-        half = len(ctx.saved_tensors) // 2
+        # Read once: a checkpoint recomputes what it gives, and gives it once.
+        saved = ctx.saved_tensors
+        half = len(saved) // 2
         # of the pullback with cotangent 1, so that it is a constant of what it scales
         ones = torch.ones_like(d_value)
-        scores, parts = ctx.saved_tensors[:half], ctx.saved_tensors[half:]
+        scores, parts = saved[:half], saved[half:]
         numbers = dict(ctx.numbers)
         gradient = ctx.asked.room("smoothed_log_prob_pullback", scores, *parts, d_value=ones, **numbers)
         return None, None, *scaled(d_value, gradient), *(None,) * half

@@ -146,7 +146,9 @@ class Sparse(Function):
 
     @staticmethod
     def backward(ctx: Any, d_value: Tensor | None, d_weights: Tensor | None, *d_rest: Tensor | None) -> tuple[Any, ...]:
-        marginals, support = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        # Read once: a checkpoint recomputes what it gives, and gives it once.
+        saved = ctx.saved_tensors
+        marginals, support = saved[: ctx.count], saved[ctx.count :]
         task = ctx.task
         if d_weights is None:
             d_weights = torch.zeros_like(support[0][..., 0], dtype=marginals[0].dtype)

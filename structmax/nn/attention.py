@@ -26,6 +26,7 @@ class AbstractAttention(nn.Module, ABC):
 
     def __init__(self, size: int, heads: int) -> None:
         super().__init__()
+        check.whole("size", size, 1)
         check.whole("heads", heads, 1)
         if size % heads:
             raise ValueError(f"`heads` should divide `size` = {size}, but is {heads}.")
@@ -66,10 +67,20 @@ class AbstractAttention(nn.Module, ABC):
                 raise ValueError(
                     f"`{name}` should have shape (…, N, {self.size}) with N ≥ 1, but has {tuple(x.shape)}."
                 )
+            sizes = zip(reversed(x.shape[:-2]), reversed(query.shape[:-2]), strict=False)
+            if not all(a == b or 1 in (a, b) for a, b in sizes):
+                raise ValueError(
+                    f"`{name}` should have a batch that broadcasts with {tuple(query.shape[:-2])}, that of `query`, "
+                    f"but has shape {tuple(x.shape)}."
+                )
         itself = key is None and query_lengths is None
         query = query if itself else _without_padding("query_lengths", query_lengths, query)
         key = _without_padding("lengths", lengths, query if key is None else key)
         value = key if value is None else _without_padding("lengths", lengths, value)
+        if value.shape[-2] != key.shape[-2]:
+            raise ValueError(
+                f"`value` should have a row for each of the {key.shape[-2]} keys, but has shape {tuple(value.shape)}."
+            )
         return key if itself else query, key, value
 
     def extra_repr(self) -> str:

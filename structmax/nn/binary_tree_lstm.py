@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from structmax import check
+from structmax.nn.leaves import count_leaves
 from structmax.nn.tree_cell import Pair, State
 from structmax.nn.tree_chart import Chart, shares_of
 from structmax.nn.tree_levels import ByLevel, Levels
@@ -30,6 +32,8 @@ class BinaryTreeLSTM(nn.Module):
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
+        check.whole("input_size", input_size, 1)
+        check.whole("hidden_size", hidden_size, 1)
         self.input_size, self.hidden_size = input_size, hidden_size
         self.leaf = nn.Linear(input_size, 2 * hidden_size)
         self.pair = nn.Linear(2 * hidden_size, 5 * hidden_size)
@@ -40,7 +44,8 @@ class BinaryTreeLSTM(nn.Module):
 
     def leaves(self, inputs: Tensor) -> State:
         """The states of single leaves, from inputs (…, D)."""
-        return State(*self.leaf(inputs).chunk(2, -1))
+        # In the precision of the parameters, whatever autocast makes of them.
+        return State(*self.leaf(inputs).to(self.pair.weight.dtype).chunk(2, -1))
 
     def compose(self, left: State, right: State) -> State:
         """The states of pairs."""
@@ -78,13 +83,16 @@ class BinaryTreeLSTM(nn.Module):
 
     def _flat(self, inputs: Tensor, spans: Tensor) -> tuple[Tensor, Tensor]:
         """Both with one batch dimension."""
-        wanted = (*inputs.shape[:-1], inputs.shape[-2])
-        if inputs.shape[-1] != self.input_size or spans.shape != wanted:
+        batch = count_leaves("inputs", inputs, None, self.input_size).shape
+        check.same_device("spans", spans, inputs)
+        N = inputs.shape[-2]
+        if spans.shape != (*batch, N, N):
+            hint = " Labelled spans are summed over their labels: try `spans.sum(-1)`." * (spans.dim() > inputs.dim())
             raise ValueError(
-                f"`inputs` should have shape (…, N, {self.input_size}) and `spans` (…, N, N), but have "
-                f"{tuple(inputs.shape)} and {tuple(spans.shape)}."
+                f"`spans` should have shape (…, N, N) = {(*batch, N, N)} to match `inputs` {tuple(inputs.shape)}, but "
+                f"have {tuple(spans.shape)}.{hint}"
             )
-        rows = spans.shape[:-2].numel()
+        rows = batch.numel()
         return inputs.reshape(rows, *inputs.shape[-2:]), spans.reshape(rows, *spans.shape[-2:])
 
     def by_level(self, inputs: Tensor, spans: Tensor) -> tuple[Levels, State]:
@@ -97,7 +105,7 @@ class BinaryTreeLSTM(nn.Module):
         levels = Levels.of(spans)
         leaves = self.leaves(inputs[levels.row[levels.leaf], levels.first[levels.leaf]])
         with torch.autocast(inputs.device.type, enabled=False):
-            return levels, State(*ByLevel.apply(levels, *self._wide(leaves), self.pair.weight, self.pair.bias))
+            return levels, State(*ByLevel.apply(levels, *leaves, self.pair.weight, self.pair.bias))
 
     def _roots(self, inputs: Tensor, spans: Tensor) -> Tensor:
         levels, (states, _) = self.by_level(inputs, spans)
@@ -111,11 +119,7 @@ class BinaryTreeLSTM(nn.Module):
         # Padding may hold anything.
         leaves = self.leaves(inputs.masked_fill(~present.unsqueeze(-1), 0.0))
         with torch.autocast(inputs.device.type, enabled=False):
-            states = Chart.apply(shares_of(spans), *self._wide(leaves), self.pair.weight, self.pair.bias)
+            states = Chart.apply(shares_of(spans.to(leaves.h.dtype)), *leaves, self.pair.weight, self.pair.bias)
         lengths = present.sum(-1)
-        roots = states[torch.arange(len(spans), device=spans.device), 0, (lengths - 1).clamp_min(0)]
+        roots = states[0, torch.arange(len(spans), device=spans.device), (lengths - 1).clamp_min(0)]
         return roots.masked_fill((lengths == 0).unsqueeze(-1), 0.0)
-
-    def _wide(self, states: State) -> State:
-        """In the precision of the parameters, whatever autocast made of them."""
-        return State(*(t.to(self.pair.weight.dtype) for t in states))

@@ -98,7 +98,7 @@ class ChildSumTreeLSTM(nn.Module):
 def _discrete(words: Tensor, tree: Tensor) -> tuple[Tensor, Tensor | None]:
     """Heads, and arcs where trees are given as such."""
     if tree.is_floating_point():
-        check_arcs(tree, words)
+        check_arcs("tree", tree, words)
         if bool(((tree != 0) & (tree != 1)).any() | (tree[..., 1:].sum(-2) > 1).any()):
             raise ValueError(
                 "`tree` should be discrete, arcs of 0 and 1 with one head for each word, but is a mixture of trees: "
@@ -241,8 +241,9 @@ def _to_arcs(
     h_k, c_k, f_k = of_words(h), of_words(c), of_words(h @ forget.t())
     d_s_j, d_c_j, f_j = of_words(d_s), of_words(d_c), of_words(gates)
     d_arcs = d_s_j @ h_k.transpose(1, 2)
-    for heads in torch.arange(N).split(max(1, BLOCK // max(1, h_k.numel()))):
-        j = slice(int(heads[0]), int(heads[-1]) + 1)
+    some = max(1, BLOCK // max(1, h_k.numel()))
+    for first in range(0, N, some):
+        j = slice(first, first + some)
         # (B, some of j, k, H)
         brought = (f_j[:, j, None] + f_k.unsqueeze(1)).sigmoid_().mul_(c_k.unsqueeze(1))
         d_arcs[:, j] += (brought @ d_c_j[:, j].unsqueeze(-1)).squeeze(-1)

@@ -1,21 +1,20 @@
 """Trees built from the leaves up: of all neighbours, two are chosen and merged, until one is left."""
 
 import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from structmax import incremental
+from structmax.incremental import Chooser
 from structmax.nn.binary_tree_lstm import BinaryTreeLSTM
+from structmax.nn.leaves import count_leaves
 from structmax.nn.tree_cell import State
-
-Chooser = Callable[[Tensor, Tensor], Tensor]
 
 
 class Pyramid(NamedTuple):
-    """What was built: the state of the whole (B, H), and the tree as parts of a `BinaryTree` (B, N, N)."""
+    """What was built: the state of the whole (…, H), and the tree as parts of a `BinaryTree` (…, N, N)."""
 
     root: Tensor
     spans: Tensor
@@ -62,20 +61,22 @@ class PyramidTreeLSTM(nn.Module):
         """Builds trees.
 
         Args:
-            inputs: the leaves, (B, N, D).
-            lengths: the number of leaves of each instance, (B,).
+            inputs: the leaves, (…, N, D), with any leading batch dimensions, B instances in all.
+            lengths: the number of leaves of each instance, at most N; integers that broadcast to the batch. N by
+                default. Without leaves the state and the tree are zeros.
             choose: from scores (B, K) of K pairs, and whether each is there (B, K), to one-hot choices (B, K): one of
                 `structmax.incremental`. By default `gumbel` in training and `greedy` in evaluation.
             generator: source of chance of the default.
         """
-        B, N = inputs.shape[:2]
+        counts = count_leaves("inputs", inputs, lengths, self.tree.input_size)
+        batch, B, N = counts.shape, counts.numel(), inputs.shape[-2]
         if choose is None:
             choose = functools.partial(incremental.gumbel, generator=generator) if self.training else incremental.greedy
         place = torch.arange(N, device=inputs.device)
-        left = torch.full((B,), N, device=inputs.device) if lengths is None else lengths.to(inputs.device)
+        left = counts.reshape(B)
         inside = place < left.unsqueeze(-1)
         # Padding may hold anything.
-        layer = self.tree.leaves(inputs.masked_fill(~inside.unsqueeze(-1), 0.0))
+        layer = self.tree.leaves(inputs.reshape(B, N, inputs.shape[-1]).masked_fill(~inside.unsqueeze(-1), 0.0))
         spans = torch.diag_embed(inside.to(layer.h.dtype))
         row = torch.arange(B, device=inputs.device)
         first = place.expand(B, N)
@@ -92,7 +93,8 @@ class PyramidTreeLSTM(nn.Module):
             first = torch.where(passed, first[:, 1:], first[:, :-1])
             last = torch.where(passed | chosen, last[:, 1:], last[:, :-1])
             left = left - chosen.any(-1).long()
-        return Pyramid(layer.h[:, 0].masked_fill(~inside[:, :1], 0.0), spans * inside[:, :1, None])
+        root, spans = layer.h[:, 0].masked_fill(~inside[:, :1], 0.0), spans * inside[:, :1, None]
+        return Pyramid(root.reshape(*batch, root.shape[-1]), spans.reshape(*batch, N, N))
 
 
 def _at(states: State, where: slice) -> State:

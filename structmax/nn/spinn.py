@@ -19,6 +19,7 @@ from torch.nn import functional
 from structmax import check
 from structmax.incremental import Chooser, Policy, Transitions, greedy
 from structmax.nn.first_order import first_order
+from structmax.nn.leaves import count_leaves
 from structmax.structures.shift_reduce import REDUCE, SHIFT
 
 
@@ -69,6 +70,8 @@ class Spinn(nn.Module):
     def __init__(self, input_size: int, hidden_size: int, tracker_size: int | None = None) -> None:
         super().__init__()
         H, K = hidden_size, hidden_size if tracker_size is None else tracker_size
+        for name, size in (("input_size", input_size), ("hidden_size", H), ("tracker_size", K)):
+            check.whole(name, size, 1)
         self.input_size, self.hidden_size, self.tracker_size = input_size, H, K
         # to the two states h, c of a node
         self.leaf = nn.Linear(input_size, 2 * H)
@@ -102,16 +105,8 @@ class Spinn(nn.Module):
         Returns:
             `Built(root, scores, actions)`: (…, H), (…, 2N − 1, 2) and (…, 2N − 1, 2).
         """
-        check.floating("leaves", leaves)
-        if leaves.dim() < 2 or leaves.shape[-1] != self.input_size or leaves.shape[-2] == 0:
-            raise ValueError(
-                f"`leaves` should have shape (…, N, D) with N ≥ 1 and D = {self.input_size}, "
-                f"but have {tuple(leaves.shape)}."
-            )
+        counts = count_leaves("leaves", leaves, lengths, self.input_size)
         *batch, N, _ = leaves.shape
-        check.lengths("lengths", lengths, batch, N, "leaves")
-        counts = torch.tensor(N) if lengths is None else lengths
-        counts = counts.to(leaves.device).expand(batch)
         if transitions is not None:
             _follow(transitions, counts, 2 * N - 1)
             transitions = transitions.reshape(-1, 2 * N - 1, 2)

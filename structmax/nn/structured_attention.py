@@ -56,6 +56,7 @@ class Pairs(AbstractLayout):
 
     def __init__(self, structure: Callable[[Lengths, Lengths], AbstractStructure]) -> None:
         super().__init__()
+        _check_function(structure)
         self.structure = structure
 
     def keys(self, key: Tensor) -> Tensor:
@@ -91,7 +92,11 @@ class Segments(AbstractLayout):
 
     def forward(self, scores: Tensor, answer: Answer, query_lengths: Lengths, lengths: Lengths) -> Tensor:
         unary = torch.stack([torch.zeros_like(scores), scores], -1)
-        chain = LinearChain(None if lengths is None else lengths.unsqueeze(-1))
+        keys = None if lengths is None else lengths.unsqueeze(-1)
+        if query_lengths is not None:
+            # A query that is padding has nothing to read.
+            keys = (scores.shape[-1] if keys is None else keys) * check.prefix(query_lengths, scores[..., 0])
+        chain = LinearChain(keys)
         return answer(chain.Parts(unary, self.pairwise.to(scores.dtype)), chain).unary[..., 1]
 
 
@@ -117,10 +122,16 @@ class Trees(AbstractLayout):
 
     def __init__(self, size: int, structure: Callable[[Lengths], AbstractStructure]) -> None:
         super().__init__()
+        check.whole("size", size, 1)
+        _check_function(structure)
         self.structure = structure
         self.root = nn.Parameter(torch.randn(size) * size**-0.5)
 
     def keys(self, key: Tensor) -> Tensor:
+        if len(self.root) != key.shape[-1]:
+            raise ValueError(
+                f"`size` of Trees should be {key.shape[-1]}, as of the attention, but is {len(self.root)}."
+            )
         root = self.root.to(key.dtype).expand(*key.shape[:-2], 1, key.shape[-1])
         return torch.cat([root, key], -2)
 
@@ -133,6 +144,14 @@ class Trees(AbstractLayout):
         # (…, N + 1, N + 1): nothing leads to the root
         arcs = functional.pad(scores.mT, (1, 0))
         return answer(arcs, self.structure(lengths))[..., 1:].mT
+
+
+def _check_function(structure: object) -> None:
+    if not callable(structure):
+        raise TypeError(
+            f"`structure` should be a function from lengths to a structure, but is {structure!r}. Try the class, such "
+            "as Matching, or a lambda."
+        )
 
 
 class StructuredAttention(AbstractAttention):
@@ -167,6 +186,8 @@ class StructuredAttention(AbstractAttention):
                 "`layout` should say how the structure lies over queries and keys, but is "
                 f"{layout!r}. Try Pairs(Matching), Segments() or Trees(size, lambda lengths: …)."
             )
+        if isinstance(answer, type):
+            raise TypeError(f"`answer` should be a question or an estimator, but is a class. Try {answer.__name__}().")
         self.layout = layout
         self.answer = answer
 

@@ -62,7 +62,7 @@ class TreeGCN(nn.Module):
         """
         check_words(words, self.size)
         check.floating("arcs", arcs)
-        check_arcs(arcs, words)
+        check_arcs("arcs", arcs, words)
         # The root has no head and is always there.
         padding = pad((arcs[..., 1:] == 0).all(-2), (1, 0), value=False).unsqueeze(-1)
         root = self.root.to(words.dtype).expand(*words.shape[:-2], 1, self.size)

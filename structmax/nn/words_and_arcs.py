@@ -14,14 +14,14 @@ def check_words(words: Tensor, size: int) -> None:
         )
 
 
-def check_arcs(arcs: Tensor, words: Tensor) -> None:
+def check_arcs(name: str, arcs: Tensor, words: Tensor) -> None:
     """Arcs arc[h, m] over the words and the root, node 0."""
-    check.same_device("arcs", arcs, words)
+    check.same_device(name, arcs, words)
     *batch, N, _ = words.shape
     wanted = (*batch, N + 1, N + 1)
     if tuple(arcs.shape) != wanted:
-        hint = " Labelled arcs are summed over their labels: try `arcs.sum(-1)`." if arcs.dim() > len(wanted) else ""
+        hint = f" Labelled arcs are summed over their labels: try `{name}.sum(-1)`." if arcs.dim() > len(wanted) else ""
         raise ValueError(
-            f"`arcs` should have shape {wanted}, row and column 0 for the root, to match `words` "
+            f"`{name}` should have shape {wanted}, row and column 0 for the root, to match `words` "
             f"{tuple(words.shape)}, but have {tuple(arcs.shape)}.{hint}"
         )

@@ -223,12 +223,17 @@ def _number(value: float | None) -> float:
 
 
 def _json(path: Path, missing: Any) -> Any:
-    return _parsed(path.read_text(encoding="utf-8"), path) if path.exists() else missing
+    return _parsed(_text(path), path) if path.exists() else missing
 
 
 def _json_lines(path: Path) -> Rows:
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    lines = _text(path).splitlines() if path.exists() else []
     return [_parsed(line, path, number) for number, line in enumerate(lines, 1)]
+
+
+def _text(path: Path) -> str:
+    """What is no text is no JSON either, and said to be none when it is parsed."""
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def _parsed(text: str, path: Path, line: int = 1) -> Any:

@@ -66,6 +66,7 @@ ESTIMATORS: dict[Name, Any] = {
 class Config(Settings):
     """A study of one estimator; the defaults are small enough for a minute of coffee."""
 
+    least = Settings.least | {"clusters": 1, "points": 1, "features": 1, "distance": 0, "noise": 0}
     estimator: Name = option("marginalise", "what gives the encoder its gradient")
     clusters: int = option(3, "how many there are, and how many the model may use")
     points: int = option(3000, "to train on")
@@ -188,4 +189,5 @@ def v_measure(counts: Tensor) -> Tensor:
 
     true, found, both = entropy(p.sum(-1)), entropy(p.sum(-2)), entropy(p)
     shared = (true + found - both).clamp_min(0.0)
-    return 2 * shared / (true + found).clamp_min(1e-9)
+    # a single cluster, found as one, is found
+    return torch.where(true + found > 0, 2 * shared / (true + found), 1.0)

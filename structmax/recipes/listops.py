@@ -47,6 +47,7 @@ VALID_SEED, TEST_SEED = 1_000_001, 1_000_002
 class Config(Settings):
     """A study of one encoder."""
 
+    least = Settings.least | {"size": 1, "longest": 4, "train_size": 1, "curriculum": 0, "policy_updates": 1}
     encoder: Name = option("spinn", "what reads the expression")
     baseline: Baseline = option("self_critical", "of rl_spinn: what a draw's loss is compared with")
     size: int = option(64, "of words and states")
@@ -101,12 +102,10 @@ class Recipe(Task[Config]):
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)
-        valid = listops.generate(1000, VALID_SEED, config.longest)
+        given = listops.read(config.train_file, config.longest) if config.train_file else []
+        valid = listops.generate(1000, VALID_SEED, config.longest, without=given)
         test = listops.read(config.test_file) if config.test_file else listops.generate(2000, TEST_SEED, config.longest)
-        if config.train_file:
-            train = [e for e in listops.read(config.train_file) if len(e.tokens) <= config.longest]
-        else:
-            train = listops.generate(config.train_size, config.seed, config.longest, without=[*valid, *test])
+        train = given or listops.generate(config.train_size, config.seed, config.longest, without=[*valid, *test])
         self.train = listops.ListOps(train, device)
         self.held_out = {"valid": listops.ListOps(valid, device), "test": listops.ListOps(test, device)}
         self.model = Model(config).to(device)
@@ -148,7 +147,7 @@ class Recipe(Task[Config]):
         # answers; spans that were found, of those that could be missed
         right, found, wanted = torch.zeros(3, device=self.device).unbind()
         has_trees = False
-        for indices in data.lengths.cpu().argsort(stable=True).split(self.config.batch_size * 4):
+        for indices in data.lengths.cpu().argsort(stable=True).split(self.config.batch_size):
             batch = data.batch(indices.to(self.device))
             root, spans = self.model.encoder(encoders.Sentences(batch.tokens, batch.lengths, batch.gold))
             right = right + (self.model.classifier(root).argmax(-1) == batch.values).sum()
@@ -187,13 +186,14 @@ class Recipe(Task[Config]):
         return drawn
 
     def state(self) -> dict[str, Any]:
-        running = [m for m in vars(self.model.encoder).values() if isinstance(m, RUNNING)]
-        return {"running": [vars(m) for m in running]}
+        return {"running": [vars(m) for m in self._running()]}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        running = [m for m in vars(self.model.encoder).values() if isinstance(m, RUNNING)]
-        for m, values in zip(running, state["running"], strict=True):
+        for m, values in zip(self._running(), state["running"], strict=True):
             vars(m).update(values)
+
+    def _running(self) -> list[Any]:
+        return [m for m in vars(self.model.encoder).values() if isinstance(m, RUNNING)]
 
 
 # Of the parameters of an encoder, those that choose the tree, if a reward is their only teacher.

@@ -63,7 +63,7 @@ class Loop:
         self.task.model.train()
         with Interruption() as interruption:
             for indices, batches in self._ahead():
-                self._step(indices, steps=config.epochs * batches)
+                self._step(indices, batches)
                 self._count(indices, batches)
                 place.seconds, heard = self.processes.agreed(self._seconds(), interruption.number)
                 if self.averages.is_due(place.seconds):
@@ -89,8 +89,8 @@ class Loop:
                     return
                 yield indices, len(batches)
 
-    def _step(self, indices: Tensor, steps: int) -> None:
-        rate = schedule.factor(self.config, self.place.step, steps, self.place.seconds)
+    def _step(self, indices: Tensor, batches: int) -> None:
+        rate = schedule.factor(self.config, self.place.step, self._steps(batches), self.place.seconds)
         for group in self.optimiser.param_groups:
             group["lr"] = group.setdefault("initial_lr", group["lr"]) * rate
         mine, share = self.processes.share(indices)
@@ -104,6 +104,11 @@ class Loop:
                 torch.nn.utils.clip_grad_norm_(self.parameters, self.config.clip)
             self.optimiser.step()
             self.averages.add(self.place.step + 1, len(indices), metrics)
+
+    def _steps(self, batches: int) -> float:
+        """Of the whole run, at its pace so far: epochs may differ in length."""
+        done, whole = self.place.epoch * batches + self.place.batch, self.config.epochs * batches
+        return self.place.step * whole / done if done else whole
 
     def _count(self, indices: Tensor, batches: int) -> None:
         self.place.step += 1

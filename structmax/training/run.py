@@ -119,7 +119,8 @@ def _spoken(processes: Processes) -> str:
     if processes.device.type == "cuda":
         name = torch.cuda.get_device_name(processes.device)
     else:
-        name = f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+        threads = torch.get_num_threads()
+        name = f"{platform.machine()} CPU, {threads} thread{'s' * (threads > 1)}"
     return name if processes.count == 1 else f"{processes.count} × {name}"
 
 

@@ -1,13 +1,17 @@
 """The folder that remembers a run. Every file is written beside its place and then moved there: none is ever half."""
 
+import io
 import json
 import os
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from structmax.training.errors import DataError, RunError
 
 Row = dict[str, float]
 # the config last: as long as it is there, so is a run
@@ -52,7 +56,8 @@ class RunFolder:
     def rows(self) -> list[Row]:
         """One of each evaluation."""
         path = self.path / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+        lines = _text(path).splitlines() if path.exists() else []
+        return [_parsed(line, path, number) for number, line in enumerate(lines, 1)]
 
     def write_rows(self, rows: list[Row]) -> None:
         text = "".join(json.dumps(row) + "\n" for row in rows)
@@ -65,31 +70,55 @@ class RunFolder:
 
     def save(self, name: str, state: dict[str, Any]) -> None:
         """A checkpoint."""
-        self.move_in(name, lambda path: torch.save(state, path))
+        # by way of memory: torch's own writing of files does not say that a disk is full
+        content = io.BytesIO()
+        torch.save(state, content)
+        self.move_in(name, lambda path: path.write_bytes(content.getbuffer()))
 
     def load(self, name: str) -> dict[str, Any] | None:
         """A checkpoint, on the CPU; None if it is not there."""
         path = self.path / name
-        return torch.load(path, map_location="cpu", weights_only=True) if path.exists() else None
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True) if path.exists() else None
+        except (RuntimeError, EOFError, pickle.UnpicklingError):
+            reason = "should be a checkpoint, but cannot be read. Begin the run anew, with --overwrite."
+            raise DataError(path, None, reason) from None
 
     def clear(self) -> None:
-        """Takes a run away, and nothing else that may be here."""
+        """Takes a run away, what it was writing when it was killed, and nothing else that may be here."""
         for name in WRITTEN:
-            (self.path / name).unlink(missing_ok=True)
+            for path in (self.path / name, *self.path.glob(f".*.{name}")):
+                path.unlink(missing_ok=True)
 
     def move_in(self, name: str, write: Callable[[Path], Any]) -> Path:
         """The file of that name, once `write` has filled it."""
-        self.path.mkdir(parents=True, exist_ok=True)
         # the suffix stays last: it tells what to write
         path, beside = self.path / name, self.path / f".{os.getpid()}.{name}"
         try:
+            self.path.mkdir(parents=True, exist_ok=True)
             write(beside)
             os.replace(beside, path)
+        except OSError as error:
+            raise RunError(f"{path} should be written, but cannot be: {error.strerror}.") from error
         finally:
-            beside.unlink(missing_ok=True)
+            if beside.exists():
+                beside.unlink()
         return path
 
     def read(self, name: str) -> Any:
         """A file of JSON; None if it is not there."""
         path = self.path / name
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        return _parsed(_text(path), path) if path.exists() else None
+
+
+def _text(path: Path) -> str:
+    """What is no text is no JSON either, and said to be none when it is parsed."""
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _parsed(text: str, path: Path, line: int = 1) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        reason = f"should be JSON, but has an error: {error.msg}. Mend the file, or take it away."
+        raise DataError(path, line + error.lineno - 1, reason) from None

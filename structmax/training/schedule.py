@@ -11,13 +11,13 @@ DECAYS = {
 }
 
 
-def factor(config: Settings, step: int, steps: int, seconds: float) -> float:
+def factor(config: Settings, step: int, steps: float, seconds: float) -> float:
     """From 1 / warm_up to 1 in `warm_up` steps, then down to 0 at the end, which is the last step or the last second.
 
     Args:
         config: of the run.
         step: how many came before this one.
-        steps: of the whole run.
+        steps: of the whole run, as far as is known.
         seconds: since it began.
 
     Example:

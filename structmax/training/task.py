@@ -15,9 +15,6 @@ from torch import Tensor, nn
 Metrics = dict[str, Tensor]
 
 
-LEAST = {"epochs": 1, "minutes": 0, "batch_size": 1, "learning_rate": 0, "warm_up": 0, "clip": 0, "evaluations": 1}
-
-
 def option(default: Any, help: str) -> Any:
     """A field of a Config, with the sentence `--help` prints. Choices are a `Literal` type."""
     return field(default=default, metadata={"help": help})
@@ -25,7 +22,20 @@ def option(default: Any, help: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What every recipe can be told."""
+    """What every recipe can be told.
+
+    `least` has the smallest values that make sense: `Settings.least | {"size": 1}` adds one.
+    """
+
+    least: ClassVar[dict[str, float]] = {
+        "epochs": 1,
+        "minutes": 0,
+        "batch_size": 1,
+        "learning_rate": 0,
+        "warm_up": 0,
+        "clip": 0,
+        "evaluations": 1,
+    }
 
     seed: int = option(0, "seed of all chance: data, first weights, draws")
     device: str = option("auto", "auto, cpu, cuda or cuda:1; auto takes a GPU if there is one")
@@ -40,7 +50,7 @@ class Settings:
     evaluations: int = option(1, "how often an epoch is interrupted to evaluate, its end included")
 
     def __post_init__(self) -> None:
-        for name, least in LEAST.items():
+        for name, least in self.least.items():
             if not getattr(self, name) >= least:
                 raise ValueError(f"`{name}` should be at least {least}, but is {getattr(self, name)}.")
         for name, kind in get_type_hints(type(self)).items():

@@ -9,6 +9,7 @@ Reference: Nangia & Bowman 2018, ListOps: a diagnostic dataset for latent tree l
 import gzip
 import lzma
 import random
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from structmax.training.errors import DataError
+from structmax.training.errors import DataError, RunError
 
 DIGITS = [str(digit) for digit in range(10)]
 OPERATORS = ["[MIN", "[MAX", "[MED", "[SM"]
@@ -26,6 +27,8 @@ TOKENS = [*DIGITS, *OPERATORS, END]
 INDEX = {token: index for index, token in enumerate(TOKENS)}
 # the generator of the paper
 VALUE_P, MAX_ARGUMENTS, MAX_DEPTH = 0.25, 5, 20
+# draws in a row without a new expression: there are too few of them
+PATIENCE = 100_000
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ def generate(count: int, seed: int, longest: int = 1000, without: Iterable[Expre
     chance = random.Random(seed)
     seen = {expression.tokens for expression in without}
     found: list[Expression] = []
+    misses = 0
     while len(found) < count:
         tokens: list[int] = []
         value = grow(chance, 1, tokens, longest)
@@ -90,20 +94,39 @@ def generate(count: int, seed: int, longest: int = 1000, without: Iterable[Expre
         if 1 < len(key) <= longest and key not in seen:
             seen.add(key)
             found.append(Expression(key, value))
+            misses = 0
+        elif (misses := misses + 1) == PATIENCE:
+            raise RunError(
+                f"There should be {count} different expressions of at most {longest} tokens, but {len(found)} is all "
+                f"that {PATIENCE:,} draws in a row found. Try longer expressions, or fewer."
+            )
     return found
 
 
-def read(path: str | Path) -> list[Expression]:
-    """Expressions of a published file, lines `value<TAB>( ( ( [MAX 2 ) 9 ) ] )`; .gz and .xz are unpacked."""
+def read(path: str | Path, longest: int | None = None) -> list[Expression]:
+    """Expressions of a published file, lines `value<TAB>( ( ( [MAX 2 ) 9 ) ] )`; .gz and .xz are unpacked.
+
+    Args:
+        path: of the file.
+        longest: in tokens; longer expressions are left out.
+    """
     path = Path(path)
     openers: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
     try:
         with openers.get(path.suffix, open)(path, "rt", encoding="utf-8") as lines:
-            return [_parsed(line, path, number) for number, line in enumerate(lines, 1)]
+            found = [_parsed(line, path, number) for number, line in enumerate(lines, 1)]
     except FileNotFoundError:
         raise DataError(path, None, "there is no such file") from None
     except UnicodeDecodeError as error:
         raise DataError(path, None, f"not UTF-8 text ({error.reason})") from None
+    # a folder, a file without permission; what gzip and lzma say of files that are damaged or none of theirs
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise DataError(path, None, f"should be a file of expressions, but cannot be read ({error})") from None
+    fitting = [e for e in found if longest is None or len(e.tokens) <= longest]
+    if not fitting:
+        limit = "" if longest is None else f" of at most {longest} tokens"
+        raise DataError(path, None, f"should have expressions{limit}, but none of its {len(found)} lines is one")
+    return fitting
 
 
 def _parsed(line: str, path: Path, number: int) -> Expression:

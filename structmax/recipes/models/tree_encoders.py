@@ -110,9 +110,10 @@ class SpanScores(nn.Module):
     def __init__(self, vocabulary: int, size: int) -> None:
         super().__init__()
         self.words = nn.Embedding(vocabulary, size)
-        self.lstm = nn.LSTM(size, size // 2, batch_first=True, bidirectional=True)
-        self.first = nn.Linear(size, size)
-        self.last = nn.Linear(size, size)
+        half = (size + 1) // 2
+        self.lstm = nn.LSTM(size, half, batch_first=True, bidirectional=True)
+        self.first = nn.Linear(2 * half, size)
+        self.last = nn.Linear(2 * half, size)
 
     def forward(self, sentences: Sentences) -> Tensor:
         packed = nn.utils.rnn.pack_padded_sequence(
