@@ -132,6 +132,8 @@ def test_help_has_the_fields_of_the_config(structmax_in):
         (("run", "listops", "--longest", 3), "`longest` should be at least 4, but is 3."),
         (("run", "clusters", "--points", 0), "`points` should be at least 1, but is 0."),
         (("compare", "tiny", "--over", "least=1"), "--over should be field=a,b,c with one of seed,"),
+        (("run", "tiny", "--device", "tpu"), "`device` should be auto, cpu, cuda or cuda:1, say, but is 'tpu'."),
+        (("bench", "--device", "tpu"), "`device` should be auto, cpu, cuda or cuda:1, say, but is 'tpu'."),
         (("compare", "tiny"), "Missing option '--over'"),
         (("compare", "tiny", "--over", "colour=red"), "--over should be field=a,b,c with one of seed,"),
         (
@@ -178,6 +180,12 @@ def test_resume_keeps_to_the_config(structmax_in, tmp_path):
     code, said = structmax_in("run", "tiny", "--name", "mine", "--resume")
     assert code == 2
     assert "config.json has colour, unknown to tiny." in said
+
+
+def test_a_wrong_device_overwrites_nothing(structmax_in, tmp_path):
+    assert structmax_in("run", "tiny")[0] == 0
+    assert structmax_in("run", "tiny", "--overwrite", "--device", "cuda:99")[0] == 2
+    assert RunFolder(tmp_path / "runs/tiny/default").summary
 
 
 def test_errors_that_explain_themselves(structmax_in, tmp_path):
@@ -413,7 +421,7 @@ def test_bench_without_a_gpu(structmax_in, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     code, said = structmax_in("bench", "--device", "cuda")
     assert code == 2
-    assert "--device should be one of this machine, but is 'cuda', and no GPU is found." in said
+    assert "`device` should be one of this machine, but is 'cuda', and no GPU is found. Try auto." in said
 
 
 def test_every_case_of_the_bench_runs(monkeypatch):

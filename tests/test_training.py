@@ -347,7 +347,7 @@ def test_bad_devices(tmp_path):
     with pytest.raises(RunError, match="should be auto, cpu, cuda or cuda:1, say, but is 'tpu'"):
         run(Line, Config(device="tpu"), tmp_path / "a")
     if not torch.cuda.is_available():
-        with pytest.raises(RunError, match=r"but is 'cuda', and no GPU is found. Try cpu"):
+        with pytest.raises(RunError, match=r"but is 'cuda', and no GPU is found. Try auto"):
             run(Line, Config(device="cuda"), tmp_path / "a")
 
 

@@ -4,14 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 from typer.core import TyperGroup
 
 from structmax import bench, recipes
 from structmax.cli import compare, info, run
 from structmax.cli.speech import console, say, spoken, table
-from structmax.training import RunFolder
+from structmax.training import RunError, RunFolder
+from structmax.training.distributed import device_of
 
 # in the folder of the only run, or else in the present one
 CURVES = Path("curves.png")
@@ -107,14 +107,16 @@ def show_info() -> None:
 
 @app.command("bench")
 def time_questions(
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1")] = "cpu",
     only: Annotated[str, typer.Option(help="part of a title: rows that have it")] = "",
 ) -> None:
     """Times the main questions of the main structures on this machine."""
-    if device.partition(":")[0] == "cuda" and not torch.cuda.is_available():
-        raise typer.BadParameter(f"--device should be one of this machine, but is {device!r}, and no GPU is found.")
-    lines = table(f"milliseconds on {device}", "size", "forward", "and backward")
-    for row in bench.measure(device, only):
+    try:
+        place = str(device_of(device))
+    except RunError as error:
+        raise typer.BadParameter(str(error)) from None
+    lines = table(f"milliseconds on {place}", "size", "forward", "and backward")
+    for row in bench.measure(place, only):
         both = "–" if row.both is None else f"{row.both:.3f}"
         lines.add_row(row.case.title, row.case.size, f"{row.forward:.3f}", both)
     if not lines.row_count:

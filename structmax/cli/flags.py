@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 
 import typer
 
-from structmax.training import RunFolder, Settings
+from structmax.training import RunError, RunFolder, Settings
+from structmax.training.distributed import device_of
 
 S = TypeVar("S", bound=Settings)
 SHARED = {field.name for field in fields(Settings)}
@@ -83,10 +84,12 @@ def typed(ctx: typer.Context, names: Sequence[str]) -> list[str]:
 
 
 def build(config: type[S], values: dict[str, Any]) -> S:
-    """A Config, or an error of usage."""
+    """A Config for this machine, or an error of usage."""
     try:
-        return config(**values)
-    except ValueError as error:
+        made = config(**values)
+        device_of(made.device)
+        return made
+    except (ValueError, RunError) as error:
         raise typer.BadParameter(str(error)) from None
 
 

@@ -103,7 +103,10 @@ class Processes:
 def joined(device: str) -> Processes:
     """This process among those torchrun started, each on a device of its own. They stay joined until they end."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
-    place = _place(device, count)
+    place = device_of(device)
+    if place.type == "cuda":
+        place = torch.device("cuda", int(os.environ["LOCAL_RANK"]) if count > 1 else place.index or 0)
+        torch.cuda.set_device(place)
     if count == 1:
         return Processes(place)
     if not dist.is_initialized():
@@ -113,15 +116,18 @@ def joined(device: str) -> Processes:
     return Processes(place, dist.get_rank(), count)
 
 
-def _place(device: str, count: int) -> torch.device:
-    has_gpu = torch.cuda.is_available()
-    kind, _, number = device.partition(":")
+def device_of(name: str) -> torch.device:
+    """The device of that name; or a `RunError`, if there is none.
+
+    Example:
+        >>> device_of("cpu")
+        device(type='cpu')
+    """
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    kind, _, number = name.partition(":")
     if kind not in ("auto", "cpu", "cuda") or (number and not number.isdecimal()):
-        raise RunError(f"`device` should be auto, cpu, cuda or cuda:1, say, but is {device!r}.")
-    if kind == "cuda" and not has_gpu:
-        raise RunError(f"`device` should be one of this machine, but is {device!r}, and no GPU is found. Try cpu.")
-    place = torch.device(("cuda" if has_gpu else "cpu") if kind == "auto" else device)
-    if place.type == "cuda":
-        place = torch.device("cuda", int(os.environ["LOCAL_RANK"]) if count > 1 else place.index or 0)
-        torch.cuda.set_device(place)
-    return place
+        raise RunError(f"`device` should be auto, cpu, cuda or cuda:1, say, but is {name!r}.")
+    if kind == "cuda" and int(number or 0) >= gpus:
+        found = f"cuda:0 to cuda:{gpus - 1}" if gpus else "no GPU"
+        raise RunError(f"`device` should be one of this machine, but is {name!r}, and {found} is found. Try auto.")
+    return torch.device(("cuda" if gpus else "cpu") if kind == "auto" else name)
