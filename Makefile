@@ -1,4 +1,4 @@
-# make demo   trains a network that reads trees, and one that does not; draws what they found
+# make demo   trains a network that finds trees, and one that has none; draws what was found
 # make tour   prints and draws what the mappings do
 # make test   everything that must hold
 PYTHON ?= python3
@@ -14,7 +14,7 @@ BIN := .venv/bin
 	touch $@
 
 demo: .venv/stamp-recipes
-	$(BIN)/structmax compare listops --over encoder=lstm,spinn --seeds 1 --jobs 2 --minutes 3 --name demo --overwrite --open
+	$(BIN)/structmax compare listops --over encoder=lstm,sparse_marginalisation --seeds 1 --jobs 2 --minutes 3 --name demo --overwrite --open
 
 tour: .venv/stamp-recipes
 	$(BIN)/python examples/tour.py

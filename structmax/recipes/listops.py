@@ -48,7 +48,7 @@ class Config(Settings):
     """A study of one encoder."""
 
     least = Settings.least | {"size": 1, "longest": 4, "train_size": 1, "curriculum": 0, "policy_updates": 1}
-    encoder: Name = option("spinn", "what reads the expression")
+    encoder: Name = option("sparse_marginalisation", "what reads the expression")
     baseline: Baseline = option("self_critical", "of rl_spinn: what a draw's loss is compared with")
     size: int = option(64, "of words and states")
     longest: int = option(20, "tokens of an expression; longer ones are left out of training")
