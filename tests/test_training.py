@@ -235,6 +235,15 @@ def test_termination_is_an_interruption_too(tmp_path):
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+@pytest.fixture
+def interruptible():
+    """As in a terminal; what runs in the background may have been told to ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_the_second_interruption_stops_at_once(tmp_path):
     class Impatient(Watcher):
         def steps(self, place, batches, means):
