@@ -80,8 +80,8 @@ def encoder(config: Config) -> encoders.Encoder:
         "ppo": lambda: encoders.ProximalMerges(TOKENS, size, config.policy_updates, config.entropy),
         "gumbel": lambda: encoders.Gumbel(TOKENS, size),
         "marginals": lambda: encoders.MarginalTree(TOKENS, size),
-        "sparsemap": lambda: encoders.SparseTrees(TOKENS, size, average=True),
-        "sparse_marginalisation": lambda: encoders.SparseTrees(TOKENS, size, average=False),
+        "sparsemap": lambda: encoders.SparseTrees(TOKENS, size),
+        "sparse_marginalisation": lambda: encoders.SparseLosses(TOKENS, size),
     }
     if config.encoder in surrogates:
         return encoders.LatentTree(TOKENS, size, surrogates[config.encoder])
@@ -127,7 +127,6 @@ class Recipe(Task[Config]):
 
     def updates(self, indices: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         batch = self.train.batch(indices.to(self.device))
-        sentences = encoders.Sentences(batch.tokens, batch.lengths, batch.gold)
         judged: list[dict[str, Tensor]] = []
 
         def judge(states: Tensor, index: Tensor) -> Tensor:
@@ -137,7 +136,7 @@ class Recipe(Task[Config]):
             judged.append({"loss": losses.detach().mean(), "accuracy": right.float().mean()})
             return losses
 
-        for losses in self.model.encoder.losses(sentences, judge, generator):
+        for losses in self.model.encoder.losses(batch, judge, generator):
             # of what was judged first, the states that are learnt from
             yield losses.mean(), judged[0]
 
@@ -149,7 +148,7 @@ class Recipe(Task[Config]):
         has_trees = False
         for indices in data.lengths.cpu().argsort(stable=True).split(self.config.batch_size):
             batch = data.batch(indices.to(self.device))
-            root, spans = self.model.encoder(encoders.Sentences(batch.tokens, batch.lengths, batch.gold))
+            root, spans = self.model.encoder(batch)
             right = right + (self.model.classifier(root).argmax(-1) == batch.values).sum()
             if spans is not None:
                 has_trees = True
@@ -167,7 +166,7 @@ class Recipe(Task[Config]):
         order = fitting[data.lengths[fitting].argsort(stable=True)]
         places = torch.linspace(0.4, 1.0, 8, device=order.device) * (len(order) - 1)
         batch = data.batch(order[places.long()])
-        root, spans = self.model.encoder(encoders.Sentences(batch.tokens, batch.lengths, batch.gold))
+        root, spans = self.model.encoder(batch)
         answers = self.model.classifier(root).argmax(-1)
         drawn = []
         for row, length in enumerate(batch.lengths.tolist()):

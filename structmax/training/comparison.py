@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic
 
+from structmax.training.run_folder import spelled
 from structmax.training.task import C
 
 
@@ -38,8 +39,8 @@ def members(config: C, over: Mapping[str, Sequence[Any]], seeds: int) -> list[Me
     for values in itertools.product(*over.values()):
         setting = dict(zip(over, values, strict=True))
         for seed in range(seeds):
-            name = ",".join(f"{field}={value}" for field, value in {**setting, "seed": seed}.items())
-            found.append(Member(name.replace("/", "_"), setting, replace(config, **setting, seed=seed)))
+            own = {**setting, "seed": seed}
+            found.append(Member(spelled(own), setting, replace(config, **own)))
     return found
 
 

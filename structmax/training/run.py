@@ -11,7 +11,7 @@ import torch
 from structmax.training.distributed import Processes, joined
 from structmax.training.errors import RunError
 from structmax.training.loop import Loop
-from structmax.training.run_folder import RunFolder
+from structmax.training.run_folder import RunFolder, spelled
 from structmax.training.task import C, Settings, Task
 from structmax.training.watcher import Watcher
 
@@ -76,9 +76,7 @@ def name_of(config: Settings) -> str:
         >>> name_of(Settings(seed=1, bf16=True)), name_of(Settings())
         ('seed=1,bf16=True', 'default')
     """
-    name = ",".join(f"{field}={value}" for field, value in changed(config).items()) or "default"
-    # a path among the values makes no folders
-    return name.replace("/", "_")
+    return spelled(changed(config)) or "default"
 
 
 def _prepared(folder: RunFolder, config: Settings) -> str | None:

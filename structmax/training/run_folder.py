@@ -4,7 +4,7 @@ import io
 import json
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,17 @@ WRITTEN = (
     "error.txt",
     "config.json",
 )
+
+
+def spelled(settings: Mapping[str, Any]) -> str:
+    """Settings as the name of a folder.
+
+    Example:
+        >>> spelled({"seed": 1, "train_file": "data/a.tsv"})
+        'seed=1,train_file=data_a.tsv'
+    """
+    # a path among the values makes no folders
+    return ",".join(f"{name}={value}" for name, value in settings.items()).replace("/", "_")
 
 
 @dataclass(frozen=True)

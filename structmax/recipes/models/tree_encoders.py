@@ -11,7 +11,7 @@ choose a tree for themselves belong to one of three families:
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -27,12 +27,20 @@ SHARPNESS = 0.1
 Judge = Callable[[Tensor, Tensor], Tensor]
 
 
-class Sentences(NamedTuple):
-    """A batch: token numbers (B, N), how many of them count (B,), and the trees that grammar gives them (B, N, N)."""
+class Sentences(Protocol):
+    """A batch of B sentences of up to N tokens."""
 
-    tokens: Tensor
-    lengths: Tensor
-    gold: Tensor
+    @property
+    def tokens(self) -> Tensor:
+        """Their numbers, (B, N)."""
+
+    @property
+    def lengths(self) -> Tensor:
+        """How many of them count, (B,)."""
+
+    @property
+    def gold(self) -> Tensor:
+        """The trees that grammar gives them, as parts of a `BinaryTree`, (B, N, N)."""
 
 
 class Encoded(NamedTuple):
@@ -125,7 +133,16 @@ class SpanScores(nn.Module):
         return self.first(states) @ self.last(states).mT / states.shape[-1] ** 0.5
 
 
-class LatentTree(Encoder):
+class Parsed(Encoder):
+    """Has scores for spans, and composes trees."""
+
+    def __init__(self, vocabulary: int, size: int) -> None:
+        super().__init__(vocabulary, size)
+        self.scores = SpanScores(vocabulary, size)
+        self.tree = BinaryTreeLSTM(size, size)
+
+
+class LatentTree(Parsed):
     """The best tree by span scores, whose parser learns through a surrogate of it.
 
     Args:
@@ -134,8 +151,6 @@ class LatentTree(Encoder):
 
     def __init__(self, vocabulary: int, size: int, estimator: Any) -> None:
         super().__init__(vocabulary, size)
-        self.scores = SpanScores(vocabulary, size)
-        self.tree = BinaryTreeLSTM(size, size)
         self.estimator = estimator
 
     def forward(self, sentences: Sentences) -> Encoded:
@@ -161,35 +176,15 @@ class MarginalTree(LatentTree):
         return Encoded(root, structmax.argmax(scores, trees))
 
 
-class SparseTrees(LatentTree):
-    """The few trees of SparseMAP, each composed for itself: their states averaged, or their losses.
-
-    Args:
-        average: whether states are averaged before they are judged, L(E[z]), rather than their losses, E[L(z)].
-    """
-
-    def __init__(self, vocabulary: int, size: int, average: bool) -> None:
-        super().__init__(vocabulary, size, structmax.Relaxation(structmax.SparseMarginals()))
-        self.average = average
+class SparseTrees(Parsed):
+    """The few trees of SparseMAP, each composed for itself, and their states averaged."""
 
     def forward(self, sentences: Sentences) -> Encoded:
         scores, trees = self.scores(sentences), structmax.BinaryTree(sentences.lengths)
         return Encoded(self._averaged(sentences, scores), structmax.argmax(scores, trees))
 
-    def losses(self, sentences: Sentences, judge: Judge, generator: torch.Generator) -> Iterator[Tensor]:
-        scores = self.scores(sentences)
-        if self.average:
-            root = self._averaged(sentences, scores)
-            yield judge(root, torch.arange(len(root), device=root.device))
-            return
-        words = self.words(sentences.tokens)
-        found = structmax.expect(
-            lambda spans, index: judge(self.tree(words[index], spans), index),
-            scores,
-            structmax.BinaryTree(sentences.lengths),
-            structmax.SparseSupport(SHARPNESS),
-        )
-        yield found.value
+    def learning(self, sentences: Sentences, generator: torch.Generator) -> Tensor:
+        return self._averaged(sentences, self.scores(sentences))
 
     def _averaged(self, sentences: Sentences, scores: Tensor) -> Tensor:
         found = structmax.sparsemap(scores, structmax.BinaryTree(sentences.lengths), temperature=SHARPNESS)
@@ -198,6 +193,20 @@ class SparseTrees(LatentTree):
         states = self.tree(self.words(sentences.tokens)[instance], found.structures[used, instance])
         weights = found.probabilities[used, instance].unsqueeze(-1)
         return states.new_zeros(len(scores), states.shape[-1]).index_add(0, instance, weights * states)
+
+
+class SparseLosses(SparseTrees):
+    """The same trees; in training it is their losses that are averaged, exactly."""
+
+    def losses(self, sentences: Sentences, judge: Judge, generator: torch.Generator) -> Iterator[Tensor]:
+        words = self.words(sentences.tokens)
+        found = structmax.expect(
+            lambda spans, index: judge(self.tree(words[index], spans), index),
+            self.scores(sentences),
+            structmax.BinaryTree(sentences.lengths),
+            structmax.SparseSupport(SHARPNESS),
+        )
+        yield found.value
 
 
 # ---------------------------------------------------------------- trees built step by step
