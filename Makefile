@@ -26,7 +26,8 @@ check:
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -m "not alone" -n 2 --dist loadgroup
 
 docs: .venv/stamp-docs
 	$(BIN)/mkdocs build --strict

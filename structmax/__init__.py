@@ -3,7 +3,10 @@
 This is the only list of public names.
 """
 
-from structmax import incremental, lab, nn
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
 from structmax.backends import Refusal, warm_up, which
 from structmax.contract import AbstractStructure
 from structmax.diagnose import Diagnosis, diagnose
@@ -119,6 +122,9 @@ from structmax.structures.simplex import Simplex
 from structmax.structures.small_matching import SmallMatching
 from structmax.structures.spanning_tree import SpanningTree
 from structmax.structures.subset import Subset
+
+if TYPE_CHECKING:
+    from structmax import incremental, lab, nn
 
 __version__ = "0.1.0"
 
@@ -293,3 +299,14 @@ __all__ = [
     "warm_up",
     "which",
 ]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Submodules that not every program needs are loaded when they are first named."""
+    if name in ("incremental", "lab", "nn"):
+        return importlib.import_module(f"structmax.{name}")
+    raise AttributeError(f"module 'structmax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -14,6 +14,9 @@ import torch
 
 import structmax
 
+# Seconds are bounded here: these tests run when no others do.
+pytestmark = pytest.mark.alone
+
 PACKAGE = Path(structmax.__file__).parent
 
 # Seconds of this process, whatever else keeps the cores busy. SciPy is none of our requirements; where it is installed,

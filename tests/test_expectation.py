@@ -192,6 +192,7 @@ def test_on_the_simplex_the_support_is_that_of_sparsemax():
         assert result.evaluations == 3
 
 
+@pytest.mark.alone
 def test_sparse_sums_are_fast():
     """A decoder of 512 units over 256 classes: most of the work of enumeration is for nothing."""
     torch.manual_seed(0)

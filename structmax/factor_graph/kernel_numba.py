@@ -17,7 +17,7 @@ import numpy as np
 
 from structmax.factor_graph.kernel_numba_faces import keep_normal, meet, scatter
 from structmax.factor_graph.kernel_numba_local import clipped, project_or_out, project_pair, project_slab
-from structmax.numerics.kernel_numba import compiled, over_rows
+from structmax.numerics.kernel_numba import compiled, kernel, over_rows
 
 OR_OUT, PAIR, STRUCTURE = 1, 2, 3
 RUNNING, CONVERGED = 0, 1
@@ -90,7 +90,7 @@ def _penalty_change(done, residuals, tolerance):
     return 2.0 if primal > UNBALANCED * dual else 0.5 if dual > UNBALANCED * primal else 1.0
 
 
-@compiled()
+@kernel()
 def _descend(first, last, rows, graph, problem, state, faces, tolerance, count, iterations, residuals, status):
     variable, sign = graph[:2]
     theta, phi, low, high, lowest, highest, vacuous = problem
@@ -117,7 +117,7 @@ def _descend(first, last, rows, graph, problem, state, faces, tolerance, count, 
                 break
 
 
-@compiled()
+@kernel()
 def _jump(first, last, rows, graph, problem, state, faces, steps):
     variable, sign, start, degree, kind, part = graph[0], graph[1], graph[3], graph[5], graph[6], graph[9]
     theta, phi, low, high = problem[:4]
@@ -154,7 +154,7 @@ def _jump(first, last, rows, graph, problem, state, faces, steps):
             w[b, e] = (lift[b, e] - normal[e]) / rho[b]
 
 
-@compiled()
+@kernel()
 def _along_faces(first, last, graph, held, faces, goal, out, steps):
     mode, free, rank, place, directions = faces[:5]
     E = len(graph[0])

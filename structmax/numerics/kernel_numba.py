@@ -1,4 +1,4 @@
-"""What every Numba kernel shares: the one compile decorator and the one way to run over rows on several threads."""
+"""What every Numba kernel shares: the two compile decorators and the one way to run over rows on several threads."""
 
 import ctypes
 import hashlib
@@ -46,27 +46,38 @@ class _Index(IndexDataCacheFile):
 
 
 def compiled(*freedoms: str) -> Callable[[Callable], Any]:
-    """Compile for each dtype on first use, without the GIL, cached on disk; divisions by zero follow IEEE.
+    """A function that only compiled functions call: it is compiled for each dtype on first use, and cached on disk.
 
     `freedoms` are the LLVM fast-math flags the function may take: "contract" (fused multiply-add), "reassoc" (sums in
-    any order, hence vectorised), "nnan" and "nsz" (together they let a maximum vectorise).
+    any order, hence vectorised), "nnan" and "nsz" (together they let a maximum vectorise). Divisions by zero follow
+    IEEE.
 
     A compiled function may call compiled functions of its own folder and of this one, and no others: Numba renews a
     cached function only when its own file changes, so a digest of both folders is added to what it compares.
     """
-    options = {"nogil": True, "error_model": "numpy", "fastmath": set(freedoms)}
+    # Without a way in from Python, which takes as long to compile as a small function itself.
+    return _compiler(freedoms, no_cpython_wrapper=True)
+
+
+def kernel(*freedoms: str) -> Callable[[Callable], Any]:
+    """A compiled function that Python calls, most often by `over_rows`; it leaves the interpreter's lock."""
+    return _compiler(freedoms, nogil=True)
+
+
+def _compiler(freedoms: tuple[str, ...], **options: bool) -> Callable[[Callable], Any]:
+    settings: dict[str, Any] = {**options, "error_model": "numpy", "fastmath": set(freedoms), "no_cfunc_wrapper": True}
 
     def compile_lazily(function: Callable) -> Any:
         try:
-            kernel = numba.njit(function, cache=True, **options)
+            dispatcher = numba.njit(function, cache=True, **settings)
         except RuntimeError:
             # Neither the package's folder nor the user's cache folder can be written: compile anew in each process.
-            return numba.njit(function, **options)
-        index = kernel._cache._cache_file
+            return numba.njit(function, **settings)
+        index = dispatcher._cache._cache_file
         folders = Path(function.__code__.co_filename).parent, Path(__file__).parent
         stamp = (index._source_stamp, *map(_digest, folders))
-        kernel._cache._cache_file = _Index(index._cache_path, index._index_name.removesuffix(".nbi"), stamp)
-        return kernel
+        dispatcher._cache._cache_file = _Index(index._cache_path, index._index_name.removesuffix(".nbi"), stamp)
+        return dispatcher
 
     return compile_lazily
 
@@ -174,6 +185,8 @@ def over_rows(kernel: Callable[..., None], rows: int, work: int, *args: Any) -> 
     caller takes slices like any other thread and waits only for slices that are already running, so calls may come
     from many threads at once, from inside a kernel, or after a fork. The first exception of a slice is raised.
     """
+    if "no_cpython_wrapper" in getattr(kernel, "targetoptions", ()):
+        raise TypeError(f"{kernel.__name__} is for compiled code alone; make it a @kernel to run it over rows")
     threads = min(torch.get_num_threads(), rows, work // GRAIN)
     if threads < 2:
         kernel(0, rows, *args)

@@ -7,7 +7,7 @@ rank raised by 1, yields them in order. Raising only ranks after which all are 0
 
 import numpy as np
 
-from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.numerics.kernel_numba_heap import arrange, pop, push
 from structmax.numerics.kernel_numba_hypergraph_passes import (
     add_up,
@@ -127,7 +127,7 @@ def _best_with_part(graph, nodes, score, value, s, outside, best):
 # --- slices of the batch -------------------------------------------------------------------------------------------
 
 
-@compiled()
+@kernel()
 def topk_rows(start, stop, x, k, goal, first, tails, parts, values, out):
     graph = (first, tails, parts)
     chart = new_chart(graph, x)
@@ -158,7 +158,7 @@ def topk_rows(start, stop, x, k, goal, first, tails, parts, values, out):
                 _unfold(graph, begin, lists, goal[i], rank, stack, ranks, out[i, rank])
 
 
-@compiled()
+@kernel()
 def max_marginals_rows(start, stop, x, goal, first, tails, parts, out):
     graph = (first, tails, parts)
     chart = new_chart(graph, x)

@@ -11,7 +11,7 @@ float64 in between.
 
 import numpy as np
 
-from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.numerics.kernel_numba_hypergraph_node import choose, differentiate
 
 # What belongs together travels as a tuple, without a name: Numba's cache on disk could not be read again once a named
@@ -217,7 +217,7 @@ def load_free(graph, chart, nodes, x, goal, i, alpha, gamma):
 # --- slices of the batch -------------------------------------------------------------------------------------------
 
 
-@compiled()
+@kernel()
 def counts_rows(start, stop, x, required, alpha, gamma, goal, first, tails, parts, values, out):
     """The value and the expected counts of each instance; counts only where `out` has rows."""
     graph = (first, tails, parts)
@@ -237,7 +237,7 @@ def counts_rows(start, stop, x, required, alpha, gamma, goal, first, tails, part
             fill(0.0 if value == -np.inf else np.nan, out[i])
 
 
-@compiled()
+@kernel()
 def counts_jvp_rows(start, stop, x, required, tangent, alpha, gamma, goal, first, tails, parts, out):
     graph = (first, tails, parts)
     chart, given = new_chart(graph, x), new_given(graph, required)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.numerics.kernel_numba_active_set import (
     OPEN,
     begin,
@@ -58,7 +58,7 @@ def _list_parts(graph, goal, choice, stack, out):
     return size
 
 
-@compiled()
+@kernel()
 def most_parts(graph):
     """How many parts a derivation of any node uses at most."""
     first, tails, parts = graph
@@ -76,7 +76,7 @@ def most_parts(graph):
     return largest
 
 
-@compiled()
+@kernel()
 def sparsemap_rows(start_row, stop, x, goal, first, tails, arc_parts, ranges, start, longest, max_iter, tol, out):
     graph = (first, tails, arc_parts)
     parts, capacity = x.shape[1], out[1].shape[1]

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.numerics.kernel_numba_hypergraph_node import least, sensitivity
 from structmax.numerics.kernel_numba_hypergraph_passes import (
     add_up,
@@ -256,7 +256,7 @@ def _log_prob_gradient(graph, nodes, q, alpha, gamma, taken, visits, d_value, d_
 # --- slices of the batch -------------------------------------------------------------------------------------------
 
 
-@compiled()
+@kernel()
 def sample_rows(start, stop, x, noise, alpha, gamma, goal, first, tails, parts, out):
     graph = (first, tails, parts)
     chart = new_chart(graph, x)
@@ -271,7 +271,7 @@ def sample_rows(start, stop, x, noise, alpha, gamma, goal, first, tails, parts, 
                 _walk(graph, q, goal[i], noise[i, s], stack, out[i, s])
 
 
-@compiled()
+@kernel()
 def sample_without_replacement_rows(start, stop, x, noise, goal, first, tails, parts, out, log_prob):
     graph = (first, tails, parts)
     chart = new_chart(graph, x)
@@ -293,7 +293,7 @@ def sample_without_replacement_rows(start, stop, x, noise, goal, first, tails, p
                 log_prob[i, s] = score - value
 
 
-@compiled()
+@kernel()
 def log_prob_rows(start, stop, x, y, d_log_prob, alpha, gamma, goal, first, tails, parts, log_prob, d_x):
     """The log-probability of each y, and its gradient times `d_log_prob` where `d_x` has rows."""
     graph = (first, tails, parts)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structmax.numerics.kernel_numba import compiled, over_rows
+from structmax.numerics.kernel_numba import compiled, kernel, over_rows
 from structmax.structures.binary_tree import kernel_numba_linear as linear
 from structmax.structures.binary_tree import kernel_numba_log as log_space
 from structmax.structures.binary_tree.kernel_numba_chart import (
@@ -48,7 +48,7 @@ def _inside(scores, n, weights, chart):
     return rate
 
 
-@compiled()
+@kernel()
 def _value_rows(begin, stop, x, lengths, value):
     N = x.shape[1]
     scores, weights, chart = new_chart(N), new_chart(N), new_chart(N)
@@ -70,7 +70,7 @@ def _spoil(n, out):
         out[i, i:n] = np.nan
 
 
-@compiled()
+@kernel()
 def _marginal_rows(begin, stop, x, lengths, value, out):
     N = x.shape[1]
     scores, weights, chart, ratio = new_chart(N), new_chart(N), new_chart(N), new_chart(N)
@@ -95,7 +95,7 @@ def _marginal_rows(begin, stop, x, lengths, value, out):
             write(x[b], scores, mu, n, out[b])
 
 
-@compiled()
+@kernel()
 def _tangent_rows(begin, stop, x, tangent, lengths, out):
     N = x.shape[1]
     scores, weights, chart, ratio = new_chart(N), new_chart(N), new_chart(N), new_chart(N)
@@ -123,7 +123,7 @@ def _tangent_rows(begin, stop, x, tangent, lengths, out):
         write_tangent(x[b], scores, mu, tangent[b], mean, d_mu, n, out[b])
 
 
-@compiled()
+@kernel()
 def _argmax_rows(begin, stop, x, lengths, out):
     N = x.shape[1]
     scores, chart = new_chart(N), new_chart(N)
@@ -136,7 +136,7 @@ def _argmax_rows(begin, stop, x, lengths, out):
             _spoil(n, out[b])
 
 
-@compiled()
+@kernel()
 def _sample_rows(begin, stop, x, noise, lengths, out):
     N = x.shape[1]
     scores, weights, chart = new_chart(N), new_chart(N), new_chart(N)

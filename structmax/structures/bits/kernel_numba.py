@@ -6,7 +6,7 @@ from numba import types
 from numba.extending import overload
 from torch import Tensor
 
-from structmax.numerics.kernel_numba import compiled, over_rows
+from structmax.numerics.kernel_numba import compiled, kernel, over_rows
 from structmax.numerics.kernel_numba_exp import exp as exp_float64
 from structmax.numerics.kernel_numba_heap import pop, push
 from structmax.numerics.kernel_numba_math import exp as exp_float32
@@ -81,14 +81,14 @@ def _variance_times(row, tangent, out):
         out[i] = variance * tangent[i] if variance > zero else zero
 
 
-@compiled()
+@kernel()
 def _value_rows(first, last, x, lengths, value):
     for b in range(first, last):
         row = x[b, : lengths[b]]
         value[b] = np.nan if _broken(row) else _log_normaliser(row)
 
 
-@compiled()
+@kernel()
 def _marginal_rows(first, last, x, lengths, value, mu):
     for b in range(first, last):
         row = x[b, : lengths[b]]
@@ -100,7 +100,7 @@ def _marginal_rows(first, last, x, lengths, value, mu):
         mu[b, row.size :] = 0
 
 
-@compiled()
+@kernel()
 def _tangent_rows(first, last, x, tangent, lengths, out):
     for b in range(first, last):
         row = x[b, : lengths[b]]
@@ -111,7 +111,7 @@ def _tangent_rows(first, last, x, tangent, lengths, out):
         out[b, row.size :] = 0
 
 
-@compiled()
+@kernel()
 def _topk_rows(first, last, x, lengths, values, parts):
     """The cheapest sets of flips away from the best subset, cheapest first.
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.structures.ctc.kernel_numba_frames import (
     PAD,
     finish,
@@ -38,7 +38,7 @@ def _flow_back(edges, t, states, mass, heads, before):
         before[s] += skip[s + 2] * heads[s + 2]
 
 
-@compiled()
+@kernel()
 def posterior_rows(first, last, scores, labels, label_lengths, lengths, blank, value, out):
     most = 2 * labels.shape[1] + 1
     lattice, edges = new_lattice(scores, labels), new_edges(scores.shape[1], most, scores)
@@ -64,7 +64,7 @@ def posterior_rows(first, last, scores, labels, label_lengths, lengths, blank, v
                 here = 1 - here
 
 
-@compiled()
+@kernel()
 def value_rows(first, last, scores, labels, label_lengths, lengths, blank, value):
     most = 2 * labels.shape[1] + 1
     lattice, edges = new_lattice(scores, labels), new_edges(1, most, scores)

@@ -11,7 +11,7 @@ cannot be reached.
 
 import numpy as np
 
-from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.structures.ctc.kernel_numba_frames import PAD, finish, inside, lay_out, new_edges, new_lattice
 from structmax.structures.ctc.kernel_numba_outside import scatter
 
@@ -84,7 +84,7 @@ def _flow_back(edges, t, states, arrived, share, values, mass, flow, new_mass, n
         new_flow[s] += values[s] * new_mass[s]
 
 
-@compiled()
+@kernel()
 def tangent_rows(first, last, scores, labels, label_lengths, lengths, blank, tangent, out):
     frames, most = scores.shape[1], 2 * labels.shape[1] + 1
     lattice, edges = new_lattice(scores, labels), new_edges(frames, most, scores)

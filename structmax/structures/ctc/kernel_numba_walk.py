@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.structures.ctc.kernel_numba_frames import (
     PAD,
     enter_first,
@@ -27,7 +27,7 @@ def _enter_best(row, lattice, states, out):
         out[PAD + s] = best + score[s]
 
 
-@compiled()
+@kernel()
 def argmax_rows(first, last, scores, labels, label_lengths, lengths, blank, y):
     most = 2 * labels.shape[1] + 1
     lattice = new_lattice(scores, labels)
@@ -66,7 +66,7 @@ def _drawn(skip, step, stay, uniform):
     return 0 if stay > 0 else (1 if step > 0 else 2)
 
 
-@compiled()
+@kernel()
 def sample_rows(first, last, scores, labels, label_lengths, lengths, blank, noise, y):
     most = 2 * labels.shape[1] + 1
     lattice, edges = new_lattice(scores, labels), new_edges(scores.shape[1], most, scores)

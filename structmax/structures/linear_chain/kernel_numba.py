@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structmax.numerics.kernel_numba import compiled, over_rows
+from structmax.numerics.kernel_numba import compiled, kernel, over_rows
 from structmax.numerics.kernel_numba_vector import BLOCK
 from structmax.structures.linear_chain.kernel_numba_log import log_inside, log_outside
 from structmax.structures.linear_chain.kernel_numba_row import whole
@@ -56,7 +56,7 @@ def _clear(state, length, unary, pairwise):
             pairwise[t, k] = what if t < length - 1 else 0
 
 
-@compiled()
+@kernel()
 def _value_scaled(start, stop, unary, pairwise, lengths, value, narrow):
     alpha, factor, reach, matrix, peaks, lowest = _scratch(unary)
     for b in range(start, stop):
@@ -65,13 +65,13 @@ def _value_scaled(start, stop, unary, pairwise, lengths, value, narrow):
         narrow[b] = state == NARROW
 
 
-@compiled()
+@kernel()
 def _value_log(start, stop, unary, pairwise, lengths, value, left):
     for b in left[start:stop]:
         _, value[b], _, _ = log_inside(unary[b], pairwise[b], lengths[b])
 
 
-@compiled()
+@kernel()
 def _marginals_scaled(start, stop, unary, pairwise, lengths, value, d_unary, d_pairwise, narrow):
     alpha, factor, reach, matrix, peaks, lowest = _scratch(unary)
     for b in range(start, stop):
@@ -89,7 +89,7 @@ def _marginals_scaled(start, stop, unary, pairwise, lengths, value, d_unary, d_p
             d_u[length:], d_w[length - 1 :] = 0, 0
 
 
-@compiled()
+@kernel()
 def _marginals_log(start, stop, unary, pairwise, lengths, value, d_unary, d_pairwise, left):
     for b in left[start:stop]:
         u, w, length, d_u, d_w = unary[b], pairwise[b], lengths[b], d_unary[b], d_pairwise[b]
@@ -99,7 +99,7 @@ def _marginals_log(start, stop, unary, pairwise, lengths, value, d_unary, d_pair
             log_outside(w, length, a, reach, d_u, d_w)
 
 
-@compiled()
+@kernel()
 def _tangent_scaled(start, stop, unary, pairwise, t_unary, t_pairwise, lengths, d_unary, d_pairwise, narrow):
     alpha, factor, reach, matrix, peaks, lowest = _scratch(unary)
     alpha_t, slopes = rows_of(alpha.shape[0], alpha.shape[1], peaks), flat_of(pairwise.shape[2], peaks)
@@ -114,7 +114,7 @@ def _tangent_scaled(start, stop, unary, pairwise, t_unary, t_pairwise, lengths, 
             outside_tangent(w, length, alpha, factor, matrix, peaks, t_u, t_w, slopes, alpha_t, d_u, d_w)
 
 
-@compiled()
+@kernel()
 def _tangent_log(start, stop, unary, pairwise, t_unary, t_pairwise, lengths, d_unary, d_pairwise, left):
     for b in left[start:stop]:
         w, length, d_u, d_w = pairwise[b], lengths[b], d_unary[b], d_pairwise[b]
@@ -124,7 +124,7 @@ def _tangent_log(start, stop, unary, pairwise, t_unary, t_pairwise, lengths, d_u
             log_tangent(w, length, a, reach, t_unary[b], t_pairwise[b], d_u, d_w)
 
 
-@compiled()
+@kernel()
 def _argmax(start, stop, unary, pairwise, lengths, y_unary, y_pairwise):
     best, _, reach, matrix, _, _ = _scratch(unary)
     for b in range(start, stop):
@@ -136,7 +136,7 @@ def _argmax(start, stop, unary, pairwise, lengths, y_unary, y_pairwise):
             _clear(state, length, y_u, y_w)
 
 
-@compiled()
+@kernel()
 def _sample_scaled(start, stop, unary, pairwise, lengths, noise, y_unary, y_pairwise, narrow):
     alpha, factor, reach, matrix, peaks, lowest = _scratch(unary)
     weights = np.empty(unary.shape[2], unary.dtype)
@@ -151,7 +151,7 @@ def _sample_scaled(start, stop, unary, pairwise, lengths, noise, y_unary, y_pair
                 _clear(state, length, y_unary[b, s], y_pairwise[b, s])
 
 
-@compiled()
+@kernel()
 def _sample_log(start, stop, unary, pairwise, lengths, noise, y_unary, y_pairwise, left):
     weights = np.empty(unary.shape[2], unary.dtype)
     for b in left[start:stop]:

@@ -3,7 +3,7 @@
 import numpy as np
 from torch import Tensor
 
-from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.numerics.kernel_numba_active_set import (
     OPEN,
     begin,
@@ -61,7 +61,7 @@ def _list_parts(labels, length, positions, size, shared, transitions_first, new)
     return max(0, 2 * length - 1)
 
 
-@compiled()
+@kernel()
 def _sparsemap(first, stop, unary, pairwise, lengths, C, ranges, start, longest, max_iter, tol, out):
     """Over unary (B, N · C) and pairwise (B, W · C²), where W is 1 or N − 1."""
     N, W = unary.shape[1] // C, pairwise.shape[1] // (C * C)

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structmax.numerics.kernel_numba import compiled, over_rows
+from structmax.numerics.kernel_numba import compiled, kernel, over_rows
 from structmax.structures.matching.kernel_numba_assign import NONE, assign, workspace
 from structmax.structures.matching.kernel_numba_cycles import best_with_each_pair
 from structmax.structures.matching.kernel_numba_ranked import branches, rank
@@ -70,7 +70,7 @@ def _write(n, column, is_turned, out):
 # --- slices of the batch -------------------------------------------------------------------------------------------
 
 
-@compiled()
+@kernel()
 def _best(start, stop, scores, rows, columns, partial, out):
     work, turned = _scratch(scores)
     for b in range(start, stop):
@@ -84,7 +84,7 @@ def _best(start, stop, scores, rows, columns, partial, out):
             _write(n, work[2], is_turned, out[b])
 
 
-@compiled()
+@kernel()
 def _ranked(start, stop, scores, rows, columns, partial, values, out):
     work, turned = _scratch(scores)
     k, most = values.shape[1], min(scores.shape[1:])
@@ -103,7 +103,7 @@ def _ranked(start, stop, scores, rows, columns, partial, values, out):
             _write(n, ranked[q], is_turned, out[b, q])
 
 
-@compiled()
+@kernel()
 def _best_with_each(start, stop, scores, rows, columns, partial, out):
     work, turned = _scratch(scores)
     n = min(scores.shape[1:])

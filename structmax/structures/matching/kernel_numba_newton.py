@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.structures.matching.kernel_numba_laplacian import eliminate_lines, factorise, release_items, solve
 from structmax.structures.matching.kernel_numba_lines import softmax_line, sparsemax_line
 
@@ -170,7 +170,7 @@ def _search(table, tight, tight_lines, sparse, value, slope, direction, trial, u
     return new, passes, low > 0
 
 
-@compiled()
+@kernel()
 def descend(start, stop, tables, rows, columns, partial, sparse, tol, max_iter, points, duals, reports):
     """Duals u, v and points p of a slice of the batch, for those instances whose error in `reports` is +inf.
 

@@ -3,7 +3,7 @@
 import numpy as np
 from torch import Tensor
 
-from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.numerics.kernel_numba_active_set import (
     OPEN,
     begin,
@@ -48,7 +48,7 @@ def _list_parts(column, n, width, is_turned, new):
     return size
 
 
-@compiled()
+@kernel()
 def _sparsemap(first, stop, scores, rows, columns, partial, ranges, start, longest, max_iter, tol, out):
     N, M = scores.shape[1:]
     parts, capacity = N * M, out[1].shape[1]

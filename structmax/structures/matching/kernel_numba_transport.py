@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from structmax.contract import returns
-from structmax.numerics.kernel_numba import compiled, over_rows
+from structmax.numerics.kernel_numba import compiled, kernel, over_rows
 from structmax.structures.matching.kernel_numba_laplacian import eliminate_lines, factorise, release_items, solve
 from structmax.structures.matching.kernel_numba_newton import descend
 from structmax.structures.matching.kernel_numba_support import keep_usable
@@ -82,7 +82,7 @@ def _solve_sums(weights, lines, held_lines, held, zeros, line_sums, matrix, grou
 # `tables` and `points` hold the (m, n) entries of an instance in the first m n of a row.
 
 
-@compiled()
+@kernel()
 def _read(start, stop, scores, rows, columns, partial, temperature, tables, kinds, reports):
     for b in range(start, stop):
         r, c = rows[b], columns[b]
@@ -94,7 +94,7 @@ def _read(start, stop, scores, rows, columns, partial, temperature, tables, kind
         reports[b, 3] = max(high - low, 0.0)
 
 
-@compiled()
+@kernel()
 def _keep_usable(start, stop, rows, columns, tables, kinds):
     for b in range(start, stop):
         m, n = max(rows[b], columns[b]), min(rows[b], columns[b])
@@ -102,7 +102,7 @@ def _keep_usable(start, stop, rows, columns, tables, kinds):
             kinds[b] = INFEASIBLE
 
 
-@compiled()
+@kernel()
 def _polish(start, stop, kinds, rows, columns, partial, points, duals, reports):
     """The exact projection, once its support is known: p + a ⊕ b on the support, where sums that are held become 1.
 
@@ -151,7 +151,7 @@ def _polish(start, stop, kinds, rows, columns, partial, points, duals, reports):
                     p[j, i] += a[i] + b[j] if weights[j, i] > 0 else 0.0
 
 
-@compiled()
+@kernel()
 def _write(start, stop, kinds, rows, columns, points, out):
     for b in range(start, stop):
         r, c = rows[b], columns[b]
@@ -161,7 +161,7 @@ def _write(start, stop, kinds, rows, columns, points, out):
             _store(points[b, : m * n].reshape(m, n), r, c, out[b])
 
 
-@compiled()
+@kernel()
 def _derivatives(start, stop, parts, x, rows, columns, partial, sparse, near_one, out):
     """K x for the entropic points, J x for the nearest ones."""
     for index in range(start, stop):

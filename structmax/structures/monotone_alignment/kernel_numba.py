@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structmax.numerics.kernel_numba import compiled, over_rows
+from structmax.numerics.kernel_numba import compiled, kernel, over_rows
 from structmax.structures.monotone_alignment.kernel_numba_strip import (
     at,
     fill,
@@ -55,7 +55,7 @@ def _write(planes, outs, grid, strip, scratch):
             write(planes + k * grid.plane, grid.shares * grid.plane, k, outs[k], grid, strip, scratch)
 
 
-@compiled()
+@kernel()
 def _expect_rows(first, stop, sources, rows, columns, local, band, best, wanted, value, wide, outs):
     """The value, expected parts where they are wanted, and which instances ask for wider floats."""
     tensors = len(sources)
@@ -85,7 +85,7 @@ def _expect_rows(first, stop, sources, rows, columns, local, band, best, wanted,
             _write(scratch.shares, out, grid, strip, scratch)
 
 
-@compiled()
+@kernel()
 def _tangent_rows(first, stop, sources, directions, rows, columns, local, band, wide, outs):
     """The Hessian times the directions."""
     tensors = len(sources)

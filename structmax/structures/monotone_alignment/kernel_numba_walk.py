@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.structures.monotone_alignment.kernel_numba_step import CONTINUED, DIAGONAL, ENDED, HORIZONTAL, VERTICAL
 from structmax.structures.monotone_alignment.kernel_numba_strip import at, fill, new_grid, new_scratch, read, strip_at
 from structmax.structures.monotone_alignment.kernel_numba_sweep import BROKEN, FOUND, WIDE, forward, inside
@@ -129,7 +129,7 @@ def _walk(grid, strip, scratch, walk, noise, outs, reached):
                 _leave(grid, strip, scratch, walk, noise, outs)
 
 
-@compiled()
+@kernel()
 def sample_rows(first, stop, sources, rows, columns, local, band, noise, wide, outs):
     tensors, draws = len(sources), noise.shape[1]
     scratch = new_scratch(sources, local, 0)

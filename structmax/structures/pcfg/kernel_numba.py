@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structmax.numerics.kernel_numba import compiled, over_rows
+from structmax.numerics.kernel_numba import compiled, kernel, over_rows
 from structmax.structures.pcfg import kernel_numba_linear as linear
 from structmax.structures.pcfg import kernel_numba_log as log_space
 from structmax.structures.pcfg.kernel_numba_chart import Sizes, lay_out, sound, transpose, usable
@@ -43,7 +43,7 @@ def _plain_value(terms, rules, roots, spans, n):
     return np.nan, not sound(terms, rules, roots, spans, n)
 
 
-@compiled()
+@kernel()
 def _value_rows(begin, stop, terms, rules, roots, spans, lengths, sizes, value, safe):
     grammar, chart, work = new_grammar(sizes), new_chart(sizes), new_work(sizes)
     for b in range(begin, stop):
@@ -53,7 +53,7 @@ def _value_rows(begin, stop, terms, rules, roots, spans, lengths, sizes, value, 
             value[b], safe[b] = _inside(*scores, lengths[b], sizes, grammar, chart, work)
 
 
-@compiled()
+@kernel()
 def _log_value_rows(begin, stop, terms, rules, roots, spans, lengths, value, safe):
     N, S = terms.shape[1], rules.shape[2]
     chart, pairs = np.empty((N, N, S)), np.empty((S, S))
@@ -76,7 +76,7 @@ def _spoil(n, d_terms, d_rules, d_roots, d_spans):
         d_spans[i, i + 1 : n] = np.nan
 
 
-@compiled()
+@kernel()
 def _marginal_rows(
     begin, stop, terms, rules, roots, spans, lengths, sizes, value, safe, d_terms, d_rules, d_roots, d_spans
 ):
@@ -94,7 +94,7 @@ def _marginal_rows(
         value[b] = total
 
 
-@compiled()
+@kernel()
 def _log_marginal_rows(
     begin, stop, terms, rules, roots, spans, lengths, value, safe, d_terms, d_rules, d_roots, d_spans
 ):
@@ -110,7 +110,7 @@ def _log_marginal_rows(
             value[b] = total
 
 
-@compiled()
+@kernel()
 def _argmax_rows(begin, stop, terms, rules, roots, spans, lengths, sizes, d_terms, d_rules, d_roots, d_spans):
     N, K, P = sizes.N, sizes.K, sizes.P
     wide, short = np.empty(K * sizes.pairs), np.empty(K * sizes.short)

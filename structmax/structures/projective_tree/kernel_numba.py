@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structmax.numerics.kernel_numba import compiled, over_rows
+from structmax.numerics.kernel_numba import compiled, kernel, over_rows
 from structmax.structures.projective_tree.kernel_numba_chart import (
     BOTH,
     INSIDE,
@@ -43,7 +43,7 @@ def _fill_usable(out, n, labels, value):
 # --- slices of the batch -------------------------------------------------------------------------------------------
 
 
-@compiled()
+@kernel()
 def _values(start, stop, arc, lengths, single_root, value):
     chart, (table, weight), vector, law, labels = _scratch(arc, INSIDE)
     for b in range(start, stop):
@@ -65,7 +65,7 @@ def _share(arc, n, labels, table, mu, out):
                     out[h, part] = mu[h, m] * exp(arc[h, part] - table[h, m])
 
 
-@compiled()
+@kernel()
 def _values_and_marginals(start, stop, arc, lengths, single_root, value, marginals):
     chart, (table, weight), vector, law, labels = _scratch(arc, BOTH)
     mu = np.empty_like(weight)
@@ -113,7 +113,7 @@ def _share_along(arc, tangent, n, labels, table, slope, mu, d_mu, out):
                         out[h, part] = share * (d_mu[h, m] + mu[h, m] * (tangent[h, part] - slope[h, m]))
 
 
-@compiled()
+@kernel()
 def _marginals_along(start, stop, arc, tangent, lengths, single_root, d_marginals):
     chart, (table, weight), vector, law, labels = _scratch(arc, BOTH)
     d_chart = np.empty_like(chart)
@@ -139,7 +139,7 @@ def _marginals_along(start, stop, arc, tangent, lengths, single_root, d_marginal
         _share_along(arc[b], tangent[b], n, labels, table, d_weight, mu, d_mu, d_marginals[b])
 
 
-@compiled()
+@kernel()
 def _best(start, stop, arc, lengths, single_root, out):
     chart, (table, _), _, _, labels = _scratch(arc, INSIDE)
     stack, names, noise = np.empty((2 * len(table), 3), np.int64), np.empty((2, labels)), np.zeros(3 * len(table))
@@ -153,7 +153,7 @@ def _best(start, stop, arc, lengths, single_root, out):
             walk(BEST, BEST, n, single_root, chart, arc[b], labels, noise, stack, names, out[b])
 
 
-@compiled()
+@kernel()
 def _drawn(start, stop, arc, noise, lengths, single_root, out):
     chart, (table, weight), vector, law, labels = _scratch(arc, INSIDE)
     stack, names = np.empty((2 * len(table), 3), np.int64), np.empty((2, labels))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from structmax.contract import returns
-from structmax.numerics.kernel_numba import compiled, over_rows
+from structmax.numerics.kernel_numba import compiled, kernel, over_rows
 from structmax.structures.proximal.kernel_numba_isotonic import isotonic_groups as isotonic_groups
 from structmax.structures.proximal.kernel_numba_oscar import oscar_rows
 from structmax.structures.proximal.kernel_numba_row import SLACK, count, extent, sort_descending, sort_scratch
@@ -103,7 +103,7 @@ def _tv_row(x, origin, lam, slack, scratch, y, groups):
         y[i], groups[i] = shown + origin, run
 
 
-@compiled()
+@kernel()
 def _tv_rows(start, stop, x, lam, y, groups):
     n = x.shape[1]
     scratch = np.empty(n), np.empty(n), np.empty((2 * n, 3))
@@ -193,7 +193,7 @@ def _owl_row(x, patterns, weights, scratch, y, groups):
             k += 1
 
 
-@compiled()
+@kernel()
 def _owl_rows(start, stop, x, patterns, weights, y, groups):
     n = x.shape[1]
     scratch = np.empty(n, patterns.dtype), np.empty(n, np.int32), sort_scratch(n), np.empty(n), np.empty(n)
@@ -229,7 +229,7 @@ def prox_oscar(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
     return y, groups
 
 
-@compiled()
+@kernel()
 def _mean_rows(start, stop, v, groups, signs, out):
     n = v.shape[1]
     # Neighbours often share a group: even and odd entries are summed apart, so that no sum waits for the one before.

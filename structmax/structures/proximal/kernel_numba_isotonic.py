@@ -5,12 +5,12 @@ import torch
 from torch import Tensor
 
 from structmax.contract import returns
-from structmax.numerics.kernel_numba import compiled, over_rows
+from structmax.numerics.kernel_numba import kernel, over_rows
 
 VISITS = 4
 
 
-@compiled()
+@kernel()
 def _pool_rows(start, stop, x, weights, scale, groups):
     n = x.shape[1]
     total, size = np.empty(n), np.empty(n)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.structures.proximal.kernel_numba_row import SLACK, count, extent, sort_descending, sort_scratch
 
 # Up to this many intervals of length λ per entry, a histogram is faster than a sort.
@@ -117,7 +117,7 @@ def _oscar_row(x, index, cell, cells, peak, lam, slack, scratch, y, groups):
         y[index[k]], groups[index[k]] = shown[cell[k]], block[cell[k]]
 
 
-@compiled()
+@kernel()
 def oscar_rows(start, stop, x, patterns, lam, y, groups):
     n = x.shape[1]
     indices, cell, keys = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, patterns.dtype)

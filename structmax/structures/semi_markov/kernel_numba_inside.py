@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.numerics.kernel_numba_math import exp, log
 
 
@@ -227,7 +227,7 @@ def finish(chart, length):
     return peak + np.log(mass)
 
 
-@compiled()
+@kernel()
 def value_rows(first, last, segment, pairwise, lengths, value):
     chart, enter = new_chart(segment), new_matrix(pairwise)
     for b in range(first, last):

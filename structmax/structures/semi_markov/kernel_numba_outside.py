@@ -5,7 +5,7 @@ The inside pass leaves the edges' weights in the outputs, where the outside pass
 
 import numpy as np
 
-from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.structures.semi_markov.kernel_numba_inside import finish, inside, new_chart, new_matrix, open_exactly
 
 
@@ -109,7 +109,7 @@ def _outside(pairwise, length, chart, scaled, start, end, mu_segment, mu_pairwis
         _gather_scaled(chart, length, start, mu_pairwise[0])
 
 
-@compiled()
+@kernel()
 def marginal_rows(first, last, segment, pairwise, lengths, value, mu_segment, mu_pairwise):
     chart = new_chart(segment)
     start, end = np.empty(chart.start.shape, segment.dtype), np.empty(chart.total.size, segment.dtype)

@@ -14,7 +14,7 @@ none), `…_mass` is μ of a node, and `…_flow` its δ. What has no position i
 
 import numpy as np
 
-from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.structures.semi_markov.kernel_numba_inside import finish, inside, new_chart, new_matrix, open_exactly
 
 
@@ -166,7 +166,7 @@ def _add(values, out):
         out[k] += values[k]
 
 
-@compiled()
+@kernel()
 def tangent_rows(first, last, segment, pairwise, lengths, d_segment, d_pairwise, out_segment, out_pairwise):
     """Outputs are zeros at first."""
     shared = pairwise.shape[1] == 1

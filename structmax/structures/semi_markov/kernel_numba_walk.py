@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.structures.semi_markov.kernel_numba_inside import greatest, inside, new_chart, new_matrix
 
 
@@ -94,7 +94,7 @@ def _best_chart(segment, pairwise, length, chart):
                 start[p, c] = score if score > start[p, c] else start[p, c]
 
 
-@compiled()
+@kernel()
 def argmax_rows(first, last, segment, pairwise, lengths, y_segment, y_pairwise):
     chart = new_chart(segment)
     scores = np.empty(max(segment.shape[2:]))
@@ -106,7 +106,7 @@ def argmax_rows(first, last, segment, pairwise, lengths, y_segment, y_pairwise):
                 _walk(segment[b], pairwise[b], length, chart, scores, None, y_segment[b], y_pairwise[b])
 
 
-@compiled()
+@kernel()
 def sample_rows(first, last, segment, pairwise, lengths, noise, y_segment, y_pairwise):
     chart = new_chart(segment)
     scores = np.empty(max(segment.shape[2:]))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from structmax.contract import returns
-from structmax.numerics.kernel_numba import compiled, over_rows
+from structmax.numerics.kernel_numba import compiled, kernel, over_rows
 from structmax.numerics.kernel_numba_math import exp
 from structmax.numerics.kernel_numba_vector import BLOCK
 from structmax.structures.simplex.kernel_numba_lanes import (
@@ -100,7 +100,7 @@ def _fill_anchored(row, anchor, p_anchor, e, weight, out):
 # --- slices of rows ------------------------------------------------------------------------------------------------
 
 
-@compiled()
+@kernel()
 def _entmax_lanes(start, stop, x, e, tolerance, p):
     dtype = x.dtype.type
     tiles, lanes, peaks, taus = lane_scratch(x)
@@ -118,7 +118,7 @@ def _entmax_lanes(start, stop, x, e, tolerance, p):
                 _fill_polynomial(x[first + i], peaks[i], e, taus[i], dtype(1), p[first + i])
 
 
-@compiled()
+@kernel()
 def _entmax_rows(start, stop, x, alpha, tolerance, p):
     dtype = x.dtype.type
     peaks, crest, z, places = scratch(x)
@@ -171,7 +171,7 @@ def _value_lanes(start, stop, x, target, e, tolerance, value, state):
             value[k] = _write_value(row, target[k], 1 + e, origin, tau, tau, mean, state[k])
 
 
-@compiled()
+@kernel()
 def _value_rows(start, stop, x, target, alpha, tolerance, value, state):
     if lanes_fit(x, stop - start, alpha):
         _value_lanes(start, stop, x, target, alpha[0] - 1, tolerance, value, state)
@@ -195,7 +195,7 @@ def _value_rows(start, stop, x, target, alpha, tolerance, value, state):
         value[i] = _write_value(row, target[i], 1 + e, origin, t, tau, mean, state[i])
 
 
-@compiled()
+@kernel()
 def _gradient_rows(start, stop, x, state, target, d_value, alpha, tolerance, d_x):
     dtype = x.dtype.type
     _, _, z, places = scratch(x)
@@ -253,8 +253,8 @@ def entmax_pullback(p: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
     """J v with J = diag(s) − s sᵀ / Σs and s = p^(2−α) on the support, off which v is not read: (B, n)."""
     out = torch.empty_like(p)
     # Two kernels rather than one: only what is needed is compiled.
-    kernel = pullback_short_rows if p.shape[1] <= CACHED else pullback_long_rows
-    over_rows(kernel, len(p), p.numel(), p.numpy(), v.numpy(), _alphas(alpha), out.numpy())
+    rows = pullback_short_rows if p.shape[1] <= CACHED else pullback_long_rows
+    over_rows(rows, len(p), p.numel(), p.numpy(), v.numpy(), _alphas(alpha), out.numpy())
     return out
 
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.numerics.kernel_numba_math import exp, log
 from structmax.numerics.kernel_numba_vector import BLOCK, block_copy, block_some
 from structmax.structures.simplex.kernel_numba_threshold import CHUNK, copy, is_nan
@@ -166,7 +166,7 @@ def _pullback_long(start, stop, p, v, e, out):
         copy(q[count * BLOCK : size], out_row[full * BLOCK :])
 
 
-@compiled()
+@kernel()
 def pullback_short_rows(start, stop, p, v, alpha, out):
     # All rows that share their α at once.
     step = 1 if alpha.size > 1 else max(stop - start, 1)
@@ -179,7 +179,7 @@ def pullback_short_rows(start, stop, p, v, alpha, out):
                 _pullback_steep(p[i], v[i], e, out[i])
 
 
-@compiled()
+@kernel()
 def pullback_long_rows(start, stop, p, v, alpha, out):
     for i in range(start, stop):
         e = alpha[i % alpha.size] - 1

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.arcs import as_arcs, from_arcs
-from structmax.numerics.kernel_numba import compiled, over_rows
+from structmax.numerics.kernel_numba import compiled, kernel, over_rows
 from structmax.structures.spanning_tree.kernel_numba_edmonds import (
     advance,
     begin,
@@ -184,7 +184,7 @@ def _new_space(size):
     return table, other, new_search(size), np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.bool_)
 
 
-@compiled()
+@kernel()
 def _ranks(start, stop, arc, lengths, single_root, value, out):
     size, width, k = arc.shape[1], arc.shape[2], value.shape[1]
     labels = width // size
@@ -218,7 +218,7 @@ def topk(arc: Tensor, *, k: int, lengths: Tensor, single_root: bool, directed: b
 # --- the best tree with each arc -----------------------------------------------------------------------------------
 
 
-@compiled()
+@kernel()
 def _bests(start, stop, arc, lengths, single_root, out):
     size = arc.shape[1]
     labels = arc.shape[2] // size

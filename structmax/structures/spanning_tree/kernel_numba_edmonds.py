@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.arcs import as_arcs, from_arcs
-from structmax.numerics.kernel_numba import compiled, over_rows
+from structmax.numerics.kernel_numba import compiled, kernel, over_rows
 
 # A word or supernode is not met yet, on the path that grows, or hangs on the root through others like it.
 NEW, ON_PATH, FINISHED = 0, 1, 2
@@ -225,7 +225,7 @@ def write_heads(arc, heads, n, labels, out):
         out[h, label] = 1.0
 
 
-@compiled()
+@kernel()
 def _best(start, stop, arc, lengths, single_root, out):
     size = arc.shape[1]
     labels = arc.shape[2] // size

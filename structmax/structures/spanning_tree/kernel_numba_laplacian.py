@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.numerics.kernel_numba_exp import exp
 from structmax.structures.spanning_tree import kernel_numba_log
 from structmax.structures.spanning_tree.kernel_numba_labels import (
@@ -80,7 +80,7 @@ def _zeros(tables, size, columns):
     return cells[start : start + count].reshape((tables, size, stride))
 
 
-@compiled()
+@kernel()
 def values(start, stop, arc, lengths, single_root, value, exact):
     size = arc.shape[1]
     labels = arc.shape[2] // size
@@ -93,7 +93,7 @@ def values(start, stop, arc, lengths, single_root, value, exact):
             value[b], exact[b] = _decompose(n, single_root, table, weight, plan, vectors)
 
 
-@compiled("contract")
+@kernel("contract")
 def values_and_marginals(start, stop, arc, lengths, single_root, value, marginals, exact):
     size = arc.shape[1]
     labels = arc.shape[2] // size
@@ -117,7 +117,7 @@ def values_and_marginals(start, stop, arc, lengths, single_root, value, marginal
         write(arc[b], n, labels, table, slope, marginals[b])
 
 
-@compiled("contract")
+@kernel("contract")
 def derivatives(start, stop, arc, tangent, lengths, single_root, d_marginals, exact):
     size = arc.shape[1]
     labels = arc.shape[2] // size
@@ -149,7 +149,7 @@ def derivatives(start, stop, arc, tangent, lengths, single_root, d_marginals, ex
         write_along(arc[b], tangent[b], n, labels, table, d_table, slope, d_slope, d_marginals[b])
 
 
-@compiled()
+@kernel()
 def logarithmic(start, stop, rows, arc, tangent, lengths, single_root, value, marginals, d_marginals):
     """All three of the instances b in `rows`, in logarithms."""
     size = arc.shape[1]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.numerics.kernel_numba_active_set import (
     OPEN,
     begin,
@@ -65,7 +65,7 @@ def _list_parts(table, n, labels, directed, heads, new):
         new[m - 1] = row * table.shape[1] + part
 
 
-@compiled()
+@kernel()
 def _turn(part, size, labels):
     """The place of [a, b, l] in a list of [b, a, l]."""
     arc, label = part // labels, part % labels
@@ -79,7 +79,7 @@ def _turn_all(lists, size, labels):
             lists[i, q] = _turn(lists[i, q], size, labels)
 
 
-@compiled()
+@kernel()
 def _sparsemap(first, stop, turned, size, lengths, single_root, directed, ranges, start, longest, max_iter, tol, out):
     """Over tables (B, (N + 1)² · labels), and lists to start from that name their parts."""
     parts, capacity = turned.shape[1], out[1].shape[1]

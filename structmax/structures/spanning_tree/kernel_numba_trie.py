@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from structmax.numerics.arcs import as_arcs, from_arcs
-from structmax.numerics.kernel_numba import compiled, over_rows
+from structmax.numerics.kernel_numba import compiled, kernel, over_rows
 from structmax.structures.spanning_tree.kernel_numba_chain_rule import (
     begin,
     choose,
@@ -120,7 +120,7 @@ def _forget(trie, draw, steps):
         left[path[step]] = _weigh_rest(trie, path[step], log_probs[step, : counts[step]], rest)
 
 
-@compiled()
+@kernel()
 def _draw_all(start, stop, arc, noise, lengths, single_root, out, log_prob):
     size, width = arc.shape[1], arc.shape[2]
     labels = width // size

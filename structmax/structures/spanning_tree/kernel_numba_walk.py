@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from structmax.numerics.arcs import as_arcs, from_arcs
-from structmax.numerics.kernel_numba import compiled, over_rows
+from structmax.numerics.kernel_numba import compiled, kernel, over_rows
 from structmax.structures.spanning_tree.kernel_numba_chain_rule import (
     begin,
     choose,
@@ -119,7 +119,7 @@ def _follow_chain(column, n, target, noise, chain, weight, heads):
         join(chain, words, v, u)
 
 
-@compiled()
+@kernel()
 def _draw(start, stop, arc, noise, lengths, single_root, out):
     size, width = arc.shape[1], arc.shape[2]
     labels = width // size

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structmax.numerics.kernel_numba import compiled, over_rows
+from structmax.numerics.kernel_numba import compiled, kernel, over_rows
 from structmax.numerics.kernel_numba_triangular import dot, solve, solve_transposed
 
 
@@ -20,14 +20,14 @@ def _mix(lists, weights, count, sums, out):
         out[part] = sums[part]
 
 
-@compiled()
+@kernel()
 def _mixtures(start, stop, lists, weights, out):
     sums = np.empty(out.shape[1] + 1)
     for b in range(start, stop):
         _mix(lists[b], weights[b], lists.shape[1], sums, out[b])
 
 
-@compiled()
+@kernel()
 def _responses(start, stop, flat, change, lists, factor, ranks, d_weights, out):
     K, L = lists.shape[1:]
     scores, v, z_one = np.empty(flat.shape[1] + 1), np.empty(K), np.empty(K)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.numerics.kernel_numba_heap import pop, push
 from structmax.numerics.kernel_numba_select import keep_best, kth_largest
 from structmax.structures.subset.kernel_numba_row import load, usable
@@ -38,7 +38,7 @@ def _choose(x, count, work, inside):
     return total, worst
 
 
-@compiled()
+@kernel()
 def argmax_rows(first, last, scores, lengths, sizes, exact, y):
     n = scores.shape[1]
     items, place, work, inside = np.empty(n), np.empty(n, np.int64), np.empty(n), np.empty(n, np.bool_)
@@ -55,7 +55,7 @@ def argmax_rows(first, last, scores, lengths, sizes, exact, y):
                 y[b, place[i]] = inside[i]
 
 
-@compiled()
+@kernel()
 def max_marginal_rows(first, last, scores, lengths, sizes, exact, out):
     """The best subset, if the item is in it; else the item takes the place of the worst, or joins."""
     n = scores.shape[1]
@@ -92,7 +92,7 @@ def _complete(y, j, left, exact, positive):
     y[stop:] = False
 
 
-@compiled()
+@kernel()
 def topk_rows(first, last, scores, lengths, sizes, exact, values, parts):
     """Each subset found splits the others by the first item at which they differ from it; each class has its best.
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.structures.subset.kernel_numba_chart import close, descend, fill, new_chart, recall
 from structmax.structures.subset.kernel_numba_row import load, usable
 from structmax.structures.subset.kernel_numba_tilt import tilt
@@ -30,7 +30,7 @@ def trivial_value(x, k, exact):
     return total
 
 
-@compiled()
+@kernel()
 def value_rows(first, last, scores, lengths, sizes, exact, value):
     n = scores.shape[1]
     items, place, p, q, work = new_items(n)
@@ -50,7 +50,7 @@ def value_rows(first, last, scores, lengths, sizes, exact, value):
             value[b] = log_normaliser + np.log(total)
 
 
-@compiled()
+@kernel()
 def marginal_rows(first, last, scores, lengths, sizes, exact, value, mu):
     n = scores.shape[1]
     items, place, p, q, work = new_items(n)

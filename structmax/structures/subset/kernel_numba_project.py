@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.numerics.kernel_numba_select import kth_largest
 from structmax.structures.subset.kernel_numba_row import load, usable
 
@@ -54,7 +54,7 @@ def _cube_sum(x):
     return total
 
 
-@compiled()
+@kernel()
 def project_rows(first, last, scores, lengths, sizes, exact, point):
     n = scores.shape[1]
     items, place, work = np.empty(n), np.empty(n, np.int64), np.empty(n)
@@ -75,7 +75,7 @@ def project_rows(first, last, scores, lengths, sizes, exact, point):
                 point[b, place[i]] = min(max(x[i] - tau, 0.0), 1.0)
 
 
-@compiled()
+@kernel()
 def project_tangent_rows(first, last, point, lengths, sizes, exact, tangent, slack, out):
     """On the free items the tangent less its mean, if the budget is spent: if Σ μ reaches k up to `slack`."""
     for b in range(first, last):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.structures.subset.kernel_numba_chart import begin, close, copy, fill_block, new_chart, recall
 from structmax.structures.subset.kernel_numba_marginal import new_items, trivial
 from structmax.structures.subset.kernel_numba_row import load, usable
@@ -76,7 +76,7 @@ def _descend(first, last, p, q, d_p, rows, spans, d_rows, above, d_above, d_marg
         d_marginal[i] = p_in * d_total + d_in * total
 
 
-@compiled()
+@kernel()
 def tangent_rows(first, last, scores, lengths, sizes, exact, tangent, out):
     n = scores.shape[1]
     items, place, p, q, work = new_items(n)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.structures.subset.kernel_numba_chart import close, fill, new_chart, recall
 from structmax.structures.subset.kernel_numba_marginal import new_items, trivial
 from structmax.structures.subset.kernel_numba_row import load, usable
@@ -49,7 +49,7 @@ def _walk(first, last, behind, rows, spans, p, place, noise, wanted, drawn, y):
     return wanted, drawn
 
 
-@compiled()
+@kernel()
 def sample_rows(first, last, scores, lengths, sizes, exact, noise, y):
     n = scores.shape[1]
     items, place, p, q, work = new_items(n)
