@@ -164,6 +164,13 @@ def broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
     return len(shape) <= len(target) and all(a in (1, b) for a, b in pairs)
 
 
+def together(names: str, shape: Sequence[int], other: Sequence[int], hint: str = "") -> None:
+    """Shapes that broadcast with one another."""
+    pairs = zip(reversed(shape), reversed(other), strict=False)
+    if any(a != b and 1 not in (a, b) for a, b in pairs):
+        raise ValueError(f"{names} should broadcast with one another, but are {tuple(shape)} and {tuple(other)}.{hint}")
+
+
 def positive(name: str, value: object, *, above: float = 0.0, or_zero: bool = False, hint: str = "") -> None:
     """A number > `above`, or ≥ 0; for tensors on the CPU, all of them."""
     if isinstance(value, Tensor):

@@ -76,6 +76,7 @@ def run(code, folder=None, **environment):
 
 
 def first_call(room, name, folder=None, **environment):
+    """Its seconds, and where the package lies."""
     return json.loads(run(FIRST_CALL.format(room=room, name=name), folder, **environment))
 
 
@@ -91,10 +92,9 @@ def test_import_is_light():
 
 @pytest.mark.parametrize(("room", "name"), KERNELS)
 def test_a_first_call_is_tamed(room, name, tmp_path):
-    cold, _ = first_call(room, name, NUMBA_CACHE_DIR=str(tmp_path))
-    assert cold <= 10.0
-    warm = min(first_call(room, name, NUMBA_CACHE_DIR=str(tmp_path))[0] for _ in range(2))
-    assert warm <= 0.5
+    assert first_call(room, name, NUMBA_CACHE_DIR=str(tmp_path))[0] <= 10.0
+    # a second process finds it compiled
+    assert first_call(room, name, NUMBA_CACHE_DIR=str(tmp_path))[0] <= 0.5
 
 
 def test_warm_up_compiles_ahead(tmp_path):
@@ -144,7 +144,7 @@ def test_the_cache_works_from_a_read_only_install(read_only_install, tmp_path):
     _, origin = first_call(SIMPLEX, "entmax", tmp_path, **places)
     assert origin.startswith(str(read_only_install))
     assert list(cache.rglob("*.nbi")), "nothing was cached in the user's folder"
-    assert min(first_call(SIMPLEX, "entmax", tmp_path, **places)[0] for _ in range(2)) <= 0.5
+    assert first_call(SIMPLEX, "entmax", tmp_path, **places)[0] <= 0.5
 
 
 def _block_cache(folder):

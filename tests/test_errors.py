@@ -56,6 +56,16 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = 
         ValueError,
         ("at least one entry along `dim`=-1", "has shape (2, 0)"),
     ),
+    "targets that are labels": (
+        lambda: structmax.crf_loss(X, Simplex(), TARGET),
+        ValueError,
+        ("Scores and parts should broadcast", "are (2, 3) and (2,)", "`structure.encode`"),
+    ),
+    "batches of series that do not fit": (
+        lambda: structmax.soft_dtw(torch.zeros(3, 5, 2), torch.zeros(4, 5, 2)),
+        ValueError,
+        ("batches of `x` and `y` should broadcast", "are (3,) and (4,)"),
+    ),
     # masks and lengths
     "mask of numbers": (
         lambda: structmax.softmax(X, mask=torch.ones(2, 3)),

@@ -140,6 +140,8 @@ def log_prob(
     """
     tensors, asked = front(scores, structure, backend)
     chosen = structure.tensors(parts)
+    for own, given in zip(tensors, chosen, strict=True):
+        check.together("Scores and parts", own.shape, given.shape, " `structure.encode` makes parts from labels.")
     wide = [torch.broadcast_tensors(s, y) for s, y in zip(tensors, chosen, strict=True)]
     wide_scores, y = tuple(s for s, _ in wide), tuple(y for _, y in wide)
     log_z = value(asked, LOG_PARTITION, tensors)

@@ -76,6 +76,7 @@ def squared_distance(x: Tensor, y: Tensor) -> Tensor:
         tensor([[0., 1.],
                 [9., 4.]])
     """
+    check.together("The batches of `x` and `y`", x.shape[:-2], y.shape[:-2])
     batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     return squared_distance_rule(x.expand(*batch, *x.shape[-2:]), y.expand(*batch, *y.shape[-2:]))
 

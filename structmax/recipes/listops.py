@@ -104,7 +104,11 @@ class Recipe(Task[Config]):
         super().__init__(config, device)
         given = listops.read(config.train_file, config.longest) if config.train_file else []
         valid = listops.generate(1000, VALID_SEED, config.longest, without=given)
-        test = listops.read(config.test_file) if config.test_file else listops.generate(2000, TEST_SEED, config.longest)
+        test = (
+            listops.read(config.test_file)
+            if config.test_file
+            else listops.generate(2000, TEST_SEED, config.longest, without=[*given, *valid])
+        )
         train = given or listops.generate(config.train_size, config.seed, config.longest, without=[*valid, *test])
         self.train = listops.ListOps(train, device)
         self.held_out = {"valid": listops.ListOps(valid, device), "test": listops.ListOps(test, device)}
@@ -143,20 +147,22 @@ class Recipe(Task[Config]):
     def evaluate(self, split: str) -> dict[str, float]:
         """How many answers are right, and how many spans of the grammar's trees were found."""
         data = self.held_out[split]
-        # answers; spans that were found, of those that could be missed
-        right, found, wanted = torch.zeros(3, device=self.device).unbind()
+        # losses; answers; spans that were found, of those that could be missed
+        lost, right, found, wanted = torch.zeros(4, device=self.device).unbind()
         has_trees = False
         for indices in data.lengths.cpu().argsort(stable=True).split(self.config.batch_size):
             batch = data.batch(indices.to(self.device))
             root, spans = self.model.encoder(batch)
-            right = right + (self.model.classifier(root).argmax(-1) == batch.values).sum()
+            logits = self.model.classifier(root)
+            lost = lost + nn.functional.cross_entropy(logits, batch.values, reduction="sum")
+            right = right + (logits.argmax(-1) == batch.values).sum()
             if spans is not None:
                 has_trees = True
                 # All trees have the leaves and the whole; a binary tree has n − 2 other spans.
                 shared, others = (spans * batch.gold).sum((-2, -1)), (batch.lengths - 2).clamp_min(0)
                 found = found + torch.where(others > 0, shared - batch.lengths - 1, 0.0).sum()
                 wanted = wanted + others.sum()
-        metrics = {"accuracy": float(right) / len(data)}
+        metrics = {"loss": float(lost) / len(data), "accuracy": float(right) / len(data)}
         return metrics | ({"f1": float(found) / max(1.0, float(wanted))} if has_trees else {})
 
     def drawings(self) -> list[dict[str, Any]]:
