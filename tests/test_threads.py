@@ -98,3 +98,9 @@ def test_a_process_with_idle_workers_exits():
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == "done"
+
+
+def test_what_has_no_way_in_from_python_is_refused():
+    inner = kernel_numba.compiled()(lambda start, stop: None)
+    with pytest.raises(TypeError, match="is for compiled code alone; make it a @kernel"):
+        kernel_numba.over_rows(inner, 1, 1)

@@ -52,6 +52,8 @@ def compiled(*freedoms: str) -> Callable[[Callable], Any]:
     any order, hence vectorised), "nnan" and "nsz" (together they let a maximum vectorise). Divisions by zero follow
     IEEE.
 
+    Python must not call it: there is no way in, and the process would crash. What it calls is a `kernel`.
+
     A compiled function may call compiled functions of its own folder and of this one, and no others: Numba renews a
     cached function only when its own file changes, so a digest of both folders is added to what it compares.
     """
@@ -60,7 +62,7 @@ def compiled(*freedoms: str) -> Callable[[Callable], Any]:
 
 
 def kernel(*freedoms: str) -> Callable[[Callable], Any]:
-    """A compiled function that Python calls, most often by `over_rows`; it leaves the interpreter's lock."""
+    """Like `compiled`, for Python to call, most often by `over_rows`; it leaves the interpreter's lock."""
     return _compiler(freedoms, nogil=True)
 
 
