@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from structmax import check
 from structmax.inference.topk import TopK
@@ -110,9 +109,11 @@ def greedy(scores: Tensor, allowed: Tensor) -> Tensor:
     Returns:
         (…, 2), zeros where no action is left. It has no gradient.
     """
-    found = log_probs(scores.detach(), allowed)
-    best = functional.one_hot(found.argmax(-1), found.shape[-1]).to(found.dtype)
-    return best.masked_fill(found.isneginf().all(-1, keepdim=True), 0.0)
+    check.floating("scores", scores)
+    check.boolean("allowed", allowed)
+    masked = torch.where(allowed, scores.detach(), -torch.inf)
+    top, best = masked.max(-1, keepdim=True)
+    return torch.zeros_like(masked).scatter(-1, best, (~top.isneginf()).to(masked.dtype))
 
 
 def sample(scores: Tensor, allowed: Tensor, *, generator: torch.Generator | None = None) -> Tensor:

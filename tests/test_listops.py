@@ -190,8 +190,9 @@ def test_every_encoder_learns_all_its_parameters(encoder):
         found = task.evaluate("valid")
         drawn = task.drawings()
     assert 0 <= found["accuracy"] <= 1
-    assert ("f1" in found) == (encoder != "lstm")
-    assert found.get("f1", 1.0) == 1.0 if encoder in ("lstm", "gold") else 0 <= found["f1"] <= 1
+    for agreement in ("f1", "brackets"):
+        assert (agreement in found) == (encoder != "lstm")
+        assert found.get(agreement, 1.0) == 1.0 if encoder in ("lstm", "gold") else 0 <= found[agreement] <= 1
     assert all(structures.svg(drawing).startswith("<svg") for drawing in drawn)
 
 
@@ -251,3 +252,30 @@ def test_f1_counts_spans_that_trees_could_miss():
         wanted += len(gold)
     with torch.no_grad():
         assert task.evaluate("valid")["f1"] == pytest.approx(shared / wanted)
+
+
+def test_brackets_do_not_ask_how_arguments_are_taken():
+    # ( [MAX ( ( [MIN ( 4 ( 7 ] ) ) ) ( 0 ] ) ) ), arguments from the right
+    tokens = numbers("[MAX [MIN 4 7 ] 0 ]")
+    batch = listops.ListOps([listops.Expression(tokens, 4)], CPU).batch(torch.tensor([0]))
+    assert batch.brackets().nonzero().tolist() == [[0, 1, 4]]
+    spans = torch.eye(7).unsqueeze(0)
+    for i, j in [(0, 6), (1, 6), (1, 4), (2, 4), (3, 4), (5, 6)]:
+        spans[0, i, j] = 1.0
+    # of the grammar's five other spans it has but the bracket
+    agreed = recipe.agreement(spans, batch)
+    assert agreed["f1"].tolist() == [1, 5]
+    assert agreed["brackets"].tolist() == [1, 1]
+    # a chain has none
+    chain = torch.eye(7).unsqueeze(0)
+    chain[0, :, 6] = 1.0
+    assert recipe.agreement(chain, batch)["brackets"].tolist() == [0, 1]
+
+
+def test_a_curriculum_begins_with_short_expressions():
+    config = recipe.Config(train_size=300, longest=20, size=4, curriculum=4, begin=6)
+    task = recipe.Recipe(config, CPU)
+    longest = [int(task.train.lengths[torch.cat(list(task.batches(epoch)))].max()) for epoch in range(6)]
+    assert longest[0] == 6
+    assert longest == sorted(longest)
+    assert longest[4:] == [20, 20]

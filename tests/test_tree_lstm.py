@@ -225,11 +225,12 @@ def test_a_pyramid_learns_its_choices(inputs):
 def every_derivation(parser, x):
     """Spans, and the log-probability, of all orders of merges, by the definition."""
     n = len(x)
-    for order in itertools.product(*(range(k) for k in range(n - 1, 0, -1))):
+    for order in itertools.permutations(range(n - 1)):
         leaves = parser.tree.leaves(x)
         layer = [(i, i, structmax.nn.tree_cell.State(leaves.h[i], leaves.c[i])) for i in range(n)]
         log_p, spans = 0.0, set()
-        for at in order:
+        for leaf in order:
+            at = [last for _, last, _ in layer].index(leaf)
             pairs = [parser.tree.compose(a[2], b[2]) for a, b in itertools.pairwise(layer)]
             log_p = log_p + torch.stack([parser.query(p.h).squeeze() for p in pairs]).log_softmax(0)[at]
             layer[at : at + 2] = [(layer[at][0], layer[at + 1][1], pairs[at])]

@@ -25,9 +25,9 @@ class Derivation(NamedTuple):
     spans: Tensor
     # (…, K, 3): first leaf, last leaf of the left half, last leaf of the right half
     pairs: Tensor
-    # (…, N − 1, N − 1): the pairs that were neighbours at each step
+    # (…, N − 1, N − 1): the pairs that were neighbours at each step, by the gap between leaves at which they met
     choices: Tensor
-    # (…, N − 1): which of them was merged; −1 when all was done
+    # (…, N − 1): at which gap, that behind leaf 0 being 0, a pair was merged; −1 when all was done
     chosen: Tensor
 
 
@@ -69,67 +69,49 @@ class MergeParser(nn.Module):
         Args:
             inputs: the leaves, (…, N, D), with any leading batch dimensions, B instances in all.
             lengths: the number of leaves of each instance, at most N; integers that broadcast to the batch. None for N.
-            choose: from scores (B, K) of K pairs, and whether each is there (B, K), to one-hot choices (B, K):
-                `structmax.incremental.sample` or `greedy`.
+            choose: from scores (B, N + 1) of the pairs at all gaps, the outer ones included, and whether each is there
+                (B, N + 1), to one-hot choices (B, N + 1): `structmax.incremental.sample` or `greedy`.
         """
         counts = count_leaves("inputs", inputs, lengths, self.tree.input_size)
         batch, B, N, device = counts.shape, counts.numel(), inputs.shape[-2], inputs.device
-        place, row = torch.arange(N, device=device), torch.arange(B, device=device)
-        left = counts.reshape(B)
-        inside = place < left.unsqueeze(-1)
-        # Nodes are the leaves, then what each step makes; a layer is a list of their numbers, so that nothing moves.
-        leaves = self.tree.leaves(inputs.reshape(B, N, inputs.shape[-1]).masked_fill(~inside.unsqueeze(-1), 0.0))
-        nodes = State(*(torch.cat([t, t.new_zeros(B, N - 1, t.shape[-1])], 1) for t in leaves))
-        first, last = (torch.cat([place, place.new_zeros(N - 1)]).repeat(B, 1) for _ in range(2))
-        layer = place.repeat(B, 1)
-        # So are pairs: those of leaves, then two of each step, before the new node and behind it.
-        made = self.tree.compose(*(State(*(t[:, at] for t in leaves)) for at in (slice(-1), slice(1, None))))
-        known = State(*(torch.cat([t, t.new_zeros(B, 2 * (N - 1), t.shape[-1])], 1) for t in made))
-        scores = self._scores(known)
-        pairs = torch.full((B, 3 * (N - 1), 3), -1, device=device)
-        pairs[:, : N - 1] = torch.where(inside[:, 1:, None], torch.stack([place[:-1], place[:-1], place[1:]], -1), -1)
-        options = place[:-1].repeat(B, 1)
-        choices = torch.full((B, N - 1, N - 1), -1, device=device)
-        chosen = torch.full((B, N - 1), -1, device=device)
+        inside = torch.arange(N, device=device) < counts.reshape(B, 1)
+        rows = torch.arange(B, device=device).unsqueeze(-1)
+        # Leaves lie in slots 1 … N, a node in the slots of its first and its last leaf: what meets at gap k, between
+        # slots k and k + 1, are the nodes in those two. Gap 0 is no gap; it is chosen when all is done.
+        words = inputs.reshape(B, N, inputs.shape[-1]).masked_fill(~inside.unsqueeze(-1), 0.0)
+        nodes = torch.cat(self.tree.leaves(nn.functional.pad(words, (0, 0, 1, 1))), -1)
+        ends = torch.arange(N + 2, device=device).clamp(1, N).expand(B, 2, -1).mT.contiguous()
+        # Of each gap: whether its nodes are neighbours still to be merged, the pair they make and its number, from 1.
+        is_open = nn.functional.pad(inside[:, 1:], (1, 1))
+        made, scores = self._merged(nodes.unfold(1, 2, 1).mT)
+        number = torch.arange(N + 1, device=device).repeat(B, 1)
+        pairs = torch.zeros(B, 3 * N - 2, 3, dtype=torch.long, device=device)
+        slot = torch.arange(1, N, device=device)
+        pairs[:, 1:N] = torch.where(is_open[:, 1:-1, None], torch.stack([slot, slot, slot + 1], -1), 0)
+        choices = torch.zeros(B, N - 1, N + 1, dtype=torch.long, device=device)
+        chosen, borders = choices.new_zeros(B, N - 1), choices.new_zeros(B, N - 1, 2)
+        beside, both, kept = (torch.tensor(some, device=device) for some in ((1, 0), (0, 1), (0, 1, 3)))
         for step in range(N - 1):
-            count = N - 1 - step
-            there = place[1 : count + 1] < left.unsqueeze(-1)
-            action = choose(scores.gather(1, options), there)
-            going, at = action.any(-1), action.argmax(-1)
-            choices[:, step, :count] = torch.where(there, options, -1)
-            chosen[:, step] = torch.where(going, at, -1)
-            left = left - going.long()
+            at = choose(scores, is_open).argmax(-1, keepdim=True)
+            choices[:, step], chosen[:, step] = torch.where(is_open, number, 0), at.squeeze(-1)
+            is_open = is_open.scatter(1, at, False)
             # the new node
-            for node, pair in zip(nodes, known, strict=True):
-                node[:, N + step] = pair[row, options[row, at]]
-            first[:, N + step] = first[row, layer[row, at]]
-            last[:, N + step] = last[row, layer[row, at + 1]]
-            # What is behind it moves up; where nothing is left to merge, all stay.
-            moved = place[:count] + ((place[:count] > at.unsqueeze(-1)) & going.unsqueeze(-1))
-            layer = layer.gather(1, moved)
-            layer[row, at] = torch.where(going, N + step, layer[row, at])
-            if count == 1:
-                break
-            # the new pairs, with a place behind all others for one that does not exist
-            begins = torch.stack([at - 1, at], -1)
-            exists = (begins >= 0) & (begins + 1 < left.unsqueeze(-1)) & going.unsqueeze(-1)
-            new = slice(N - 1 + 2 * step, N + 1 + 2 * step)
-            numbers = torch.arange(new.start, new.stop, device=device).expand(B, 2)
-            options = options.gather(1, moved.clamp_max(count - 1)).scatter(
-                1, torch.where(exists, begins, count - 1), numbers
-            )[:, :-1]
-            begins = begins.clamp(0, count - 2)
-            halves = [layer.gather(1, begins + k) for k in range(2)]
-            made = self.tree.compose(*(State(*(t[row.unsqueeze(-1), half] for t in nodes)) for half in halves))
-            for pair, state in zip(known, made, strict=True):
-                pair[:, new] = state
-            scores[:, new] = self._scores(made)
-            borders = [first.gather(1, halves[0]), last.gather(1, halves[0]), last.gather(1, halves[1])]
-            pairs[:, new] = torch.stack(borders, -1).masked_fill(~exists.unsqueeze(-1), -1)
-        spans = torch.diag_embed(inside.to(nodes.h.dtype))
-        is_merged = (chosen >= 0).to(spans.dtype)
-        spans.index_put_((row.unsqueeze(-1), first[:, N:], last[:, N:]), is_merged, accumulate=True)
-        return Derivation(*(t.reshape(*batch, *t.shape[1:]) for t in (spans, pairs, choices, chosen)))
+            outer = ends[rows, at + both].diagonal(dim1=1, dim2=2)
+            borders[:, step] = outer
+            nodes[rows, outer], ends[rows, outer] = made[rows, at], outer.unsqueeze(1)
+            # the gaps before it and behind it, whose nodes make new pairs
+            gaps = outer - beside
+            slots = gaps.unsqueeze(-1) + both
+            new = slice(N + 2 * step, N + 2 * step + 2)
+            made[rows, gaps], scores[rows, gaps] = self._merged(nodes[rows.unsqueeze(-1), slots])
+            number[rows, gaps] = torch.arange(new.start, new.stop, device=device)
+            met = ends[rows.unsqueeze(-1), slots].flatten(-2)[..., kept]
+            pairs[:, new] = torch.where(is_open.gather(1, gaps).unsqueeze(-1), met, 0)
+        spans = torch.diag_embed(inside.to(nodes.dtype))
+        first, last = (borders - 1).unbind(-1)
+        spans.index_put_((rows, first, last), (chosen > 0).to(spans.dtype), accumulate=True)
+        built = spans, pairs[:, 1:] - 1, choices[..., 1:-1] - 1, chosen - 1
+        return Derivation(*(t.reshape(*batch, *t.shape[1:]) for t in built))
 
     def forward(self, inputs: Tensor, derivation: Derivation) -> Steps:
         """How probable each merge of derivations is, with its gradient.
@@ -163,6 +145,12 @@ class MergeParser(nn.Module):
         finite = log_p.masked_fill(~there, 0.0)
         entropies = -(finite.exp() * finite).sum(-1).masked_fill(done, 0.0)
         return Steps(*(t.reshape(*batch, t.shape[-1]) for t in (own, entropies)))
+
+    def _merged(self, halves: Tensor) -> tuple[Tensor, Tensor]:
+        """What pairs make, [h; c] (…, 2 H), and its scores (…), from [h; c] of their halves (…, 2, 2 H)."""
+        left, right = (State(*half.chunk(2, -1)) for half in halves.unbind(-2))
+        made = self.tree.compose(left, right)
+        return torch.cat(made, -1), self._scores(made)
 
     def _scores(self, pairs: State) -> Tensor:
         """⟨q, h⟩ of pairs. Not under autocast: log-probabilities are summed over all steps."""

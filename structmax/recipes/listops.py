@@ -2,7 +2,8 @@
 
 `[MAX 2 9 [MIN 4 7 ] 0 ]` is 9: a model has to compose the innermost brackets first. The encoder is an LSTM that sees no
 tree, a Tree-LSTM over the tree of the grammar, or one of many that have to find a tree that helps, taught by nothing
-but the answer. `f1` compares the trees they find with the grammar's.
+but the answer. `f1` compares the trees they find with the grammar's; `brackets` is the share of its inner brackets that
+they have as spans, however they take arguments within.
 
 Reference: Nangia & Bowman 2018, ListOps: a diagnostic dataset for latent tree learning; Williams, Drozdov & Bowman
 2018, Do latent tree learning models identify meaningful structure in sentences?; Havrylov, Kruszewski & Joulin 2019,
@@ -37,8 +38,6 @@ Name = Literal[
 ]
 Baseline = Literal["none", "running_mean", "leave_one_out", "self_critical", "learned"]
 TOKENS = len(listops.TOKENS)
-# in tokens, what a curriculum begins with
-SHORT = 8
 # seeds of data that no run trains on
 VALID_SEED, TEST_SEED = 1_000_001, 1_000_002
 
@@ -47,7 +46,14 @@ VALID_SEED, TEST_SEED = 1_000_001, 1_000_002
 class Config(Settings):
     """A study of one encoder."""
 
-    least = Settings.least | {"size": 1, "longest": 4, "train_size": 1, "curriculum": 0, "policy_updates": 1}
+    least = Settings.least | {
+        "size": 1,
+        "longest": 4,
+        "train_size": 1,
+        "curriculum": 0,
+        "begin": 4,
+        "policy_updates": 1,
+    }
     encoder: Name = option("sparse_marginalisation", "what reads the expression")
     baseline: Baseline = option("self_critical", "of rl_spinn: what a draw's loss is compared with")
     size: int = option(64, "of words and states")
@@ -55,7 +61,8 @@ class Config(Settings):
     train_size: int = option(50_000, "expressions to generate for training, if no file is given")
     train_file: str = option("", "expressions to train on, in the published format")
     test_file: str = option("", "expressions to test on, in the published format, of any length")
-    curriculum: int = option(8, f"epochs in which expressions grow, from {SHORT} tokens to the longest")
+    curriculum: int = option(8, "epochs in which expressions grow to the longest")
+    begin: int = option(8, "tokens of the longest expressions that a curriculum begins with")
     policy_updates: int = option(2, "of ppo: how often the parser learns from a draw")
     policy_rate: float = option(1e-3, "of ppo and rl_spinn: learning rate of what chooses the tree")
     entropy: float = option(0.003, "of ppo: weight of the entropy that keeps the parser curious")
@@ -117,8 +124,8 @@ class Recipe(Task[Config]):
     def batches(self, epoch: int) -> Sequence[Tensor]:
         generator = torch.Generator().manual_seed(self.config.seed + 1_000_003 * (epoch + 1))
         grown = min(1.0, epoch / self.config.curriculum) if self.config.curriculum else 1.0
-        longest = SHORT + round(grown * (int(self.train.lengths.max()) - SHORT))
-        return self.train.by_length(self.config.batch_size, longest, generator)
+        begin, end = self.config.begin, int(self.train.lengths.max())
+        return self.train.by_length(self.config.batch_size, begin + round(grown * (end - begin)), generator)
 
     def optimiser(self) -> torch.optim.Optimizer:
         """What is taught by a reward alone learns at a rate of its own."""
@@ -145,11 +152,11 @@ class Recipe(Task[Config]):
             yield losses.mean(), judged[0]
 
     def evaluate(self, split: str) -> dict[str, float]:
-        """How many answers are right, and how many spans of the grammar's trees were found."""
+        """How many answers are right, and how much of the grammar's trees was found."""
         data = self.held_out[split]
-        # losses; answers; spans that were found, of those that could be missed
-        lost, right, found, wanted = torch.zeros(4, device=self.device).unbind()
-        has_trees = False
+        lost, right = torch.zeros(2, device=self.device).unbind()
+        # what was found, and what there was to find
+        agreed: dict[str, Tensor] = {}
         for indices in data.lengths.cpu().argsort(stable=True).split(self.config.batch_size):
             batch = data.batch(indices.to(self.device))
             root, spans = self.model.encoder(batch)
@@ -157,13 +164,9 @@ class Recipe(Task[Config]):
             lost = lost + nn.functional.cross_entropy(logits, batch.values, reduction="sum")
             right = right + (logits.argmax(-1) == batch.values).sum()
             if spans is not None:
-                has_trees = True
-                # All trees have the leaves and the whole; a binary tree has n − 2 other spans.
-                shared, others = (spans * batch.gold).sum((-2, -1)), (batch.lengths - 2).clamp_min(0)
-                found = found + torch.where(others > 0, shared - batch.lengths - 1, 0.0).sum()
-                wanted = wanted + others.sum()
+                agreed = {name: agreed.get(name, 0) + counts for name, counts in agreement(spans, batch).items()}
         metrics = {"loss": float(lost) / len(data), "accuracy": float(right) / len(data)}
-        return metrics | ({"f1": float(found) / max(1.0, float(wanted))} if has_trees else {})
+        return metrics | {name: float(found / wanted.clamp_min(1)) for name, (found, wanted) in agreed.items()}
 
     def drawings(self) -> list[dict[str, Any]]:
         """Trees of the grammar and found ones, of held-out expressions from short to long."""
@@ -199,6 +202,18 @@ class Recipe(Task[Config]):
 
     def _running(self) -> list[Any]:
         return [m for m in vars(self.model.encoder).values() if isinstance(m, RUNNING)]
+
+
+def agreement(spans: Tensor, batch: listops.Batch) -> dict[str, Tensor]:
+    """How much of the grammar's trees others (B, N, N) have, and could have: (2,) each."""
+    # All trees have the leaves and the whole; a binary tree has n − 2 other spans.
+    shared, others = (spans * batch.gold).sum((-2, -1)), (batch.lengths - 2).clamp_min(0)
+    found = torch.where(others > 0, shared - batch.lengths - 1, 0.0)
+    brackets = batch.brackets()
+    return {
+        "f1": torch.stack([found.sum(), others.sum()]),
+        "brackets": torch.stack([(spans * brackets).sum(), brackets.sum()]),
+    }
 
 
 # Of the parameters of an encoder, those that choose the tree, if a reward is their only teacher.

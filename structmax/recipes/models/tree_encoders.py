@@ -20,6 +20,7 @@ import structmax
 from structmax import incremental
 from structmax.nn import BinaryTreeLSTM, MergeParser, PyramidTreeLSTM, Spinn
 from structmax.nn.merge_parser import Derivation
+from structmax.numerics.noise import gumbel_like
 
 # The temperature of SparseMAP: at 1, the flat scores of a new parser would have hundreds of trees.
 SHARPNESS = 0.1
@@ -300,22 +301,24 @@ class ProximalMerges(Encoder):
         return Encoded(self.tree(self.words(sentences.tokens), spans), spans)
 
     def losses(self, sentences: Sentences, judge: Judge, generator: torch.Generator) -> Iterator[Tensor]:
-        B, words = len(sentences.tokens), self.words(sentences.tokens)
+        words, read = self.words(sentences.tokens), self._read(sentences)
+        B, N, _ = words.shape
         index = torch.arange(B, device=words.device)
-
-        def choose(scores: Tensor, there: Tensor) -> Tensor:
-            drawn = incremental.sample(scores[:B], there[:B], generator=generator)
-            return torch.cat([drawn, incremental.greedy(scores[B:], there[B:])])
-
-        # a draw of each tree, and the best one, side by side
-        built = self.parser.derive(self._read(sentences).repeat(2, 1, 1), sentences.lengths.repeat(2), choose)
+        # a draw of each tree, and the best one, side by side: to draw is to take what is best by disturbed scores
+        noise = gumbel_like(words.new_empty(N - 1, B, N + 1), generator)
+        disturbed = iter(nn.functional.pad(noise, (0, 0, 0, B)))
+        built = self.parser.derive(
+            read.repeat(2, 1, 1),
+            sentences.lengths.repeat(2),
+            lambda scores, there: incremental.greedy(scores + next(disturbed), there),
+        )
         drawn, best = (Derivation(*halves) for halves in zip(*(t.split(B) for t in built), strict=True))
         losses = judge(self.tree(words, drawn.spans), index)
         with torch.no_grad():
             advantage = self.scale(judge(self.tree(words, best.spans), index) - losses)
         before = None
         for update in range(self.updates):
-            now = self.parser(self._read(sentences), drawn)
+            now = self.parser(self._read(sentences) if update else read, drawn)
             before = now.log_probs.detach() if before is None else before
             clipped = self.ppo.surrogate(now.log_probs, before, advantage.unsqueeze(-1).expand_as(before))
             policy = (clipped - self.entropy * now.entropies).sum(-1)
