@@ -78,11 +78,11 @@ def log_probs(scores: Tensor, allowed: Tensor) -> Tensor:
     """Log-probabilities of actions, normalised over the allowed ones.
 
     Args:
-        scores: of the step, (…, 2). What is not allowed may hold anything.
-        allowed: (…, 2) bool, as `Transitions.allowed` returns it.
+        scores: of the step's A actions, (…, A). What is not allowed may hold anything.
+        allowed: (…, A) bool, as `Transitions.allowed` returns it.
 
     Returns:
-        (…, 2), −inf for what is not allowed.
+        (…, A), −inf for what is not allowed.
 
     Example:
         >>> import torch
@@ -103,11 +103,11 @@ def greedy(scores: Tensor, allowed: Tensor) -> Tensor:
     """The best allowed action of one step, one-hot.
 
     Args:
-        scores: of the step, (…, 2). −inf forbids an action.
-        allowed: (…, 2) bool.
+        scores: of the step's A actions, (…, A). −inf forbids an action.
+        allowed: (…, A) bool.
 
     Returns:
-        (…, 2), zeros where no action is left. It has no gradient.
+        (…, A), zeros where no action is left. It has no gradient.
     """
     check.floating("scores", scores)
     check.boolean("allowed", allowed)
@@ -120,12 +120,12 @@ def sample(scores: Tensor, allowed: Tensor, *, generator: torch.Generator | None
     """An action drawn from the allowed ones of one step, one-hot.
 
     Args:
-        scores: of the step, (…, 2). −inf forbids an action.
-        allowed: (…, 2) bool.
+        scores: of the step's A actions, (…, A). −inf forbids an action.
+        allowed: (…, A) bool.
         generator: source of chance.
 
     Returns:
-        (…, 2), zeros where no action is left. It has no gradient; `log_probs` has one.
+        (…, A), zeros where no action is left. It has no gradient; `log_probs` has one.
     """
     return greedy(_noisy(scores, allowed, generator), allowed)
 
@@ -134,12 +134,12 @@ def straight_through(scores: Tensor, allowed: Tensor, *, temperature: float = 1.
     """The best allowed action, one-hot, with the gradient of the softmax over the allowed ones.
 
     Args:
-        scores: of the step, (…, 2). −inf forbids an action.
-        allowed: (…, 2) bool.
+        scores: of the step's A actions, (…, A). −inf forbids an action.
+        allowed: (…, A) bool.
         temperature: of the softmax, > 0.
 
     Returns:
-        (…, 2), zeros where no action is left.
+        (…, A), zeros where no action is left.
 
     Example:
         >>> import torch
@@ -165,13 +165,13 @@ def gumbel(
     """A drawn action, one-hot, with the gradient of its Gumbel-softmax relaxation.
 
     Args:
-        scores: of the step, (…, 2). −inf forbids an action.
-        allowed: (…, 2) bool.
+        scores: of the step's A actions, (…, A). −inf forbids an action.
+        allowed: (…, A) bool.
         temperature: of the relaxation, > 0.
         generator: source of chance; the same seed draws what `sample` draws.
 
     Returns:
-        (…, 2), zeros where no action is left.
+        (…, A), zeros where no action is left.
 
     Reference: Jang, Gu & Poole 2017, https://arxiv.org/abs/1611.01144; for trees Choi, Yoo & Lee 2018,
     https://arxiv.org/abs/1707.02786.

@@ -2,8 +2,9 @@
 
     p(tree and order) = Π_t softmax over neighbours of ⟨q, h(pair)⟩
 
-Drawing goes step by step, and composes only the two pairs that each merge makes. What was drawn tells all pairs that
-were ever neighbours: their scores, under whatever the parameters are by then, are asked all at once.
+Drawing goes step by step; after the pairs of leaves, it composes only the two that each merge makes. What was drawn
+tells all pairs that were ever neighbours: their scores, under whatever the parameters are by then, are asked all at
+once.
 """
 
 from typing import NamedTuple
@@ -19,15 +20,15 @@ from structmax.nn.tree_cell import State
 
 
 class Derivation(NamedTuple):
-    """How trees were built. K pairs of an instance were neighbours at some time; pair −1 is none."""
+    """How trees were built. At most K pairs of an instance are neighbours at some time; −1 is none, anywhere."""
 
     # (…, N, N), parts of a BinaryTree
     spans: Tensor
     # (…, K, 3): first leaf, last leaf of the left half, last leaf of the right half
     pairs: Tensor
-    # (…, N − 1, N − 1): the pairs that were neighbours at each step, by the gap between leaves at which they met
+    # (…, N − 1, N − 1): which pairs were neighbours at each step; the last dimension is the leaf they met behind
     choices: Tensor
-    # (…, N − 1): at which gap, that behind leaf 0 being 0, a pair was merged; −1 when all was done
+    # (…, N − 1): the leaf behind which a pair was merged; −1 when all was done
     chosen: Tensor
 
 
@@ -69,46 +70,50 @@ class MergeParser(nn.Module):
         Args:
             inputs: the leaves, (…, N, D), with any leading batch dimensions, B instances in all.
             lengths: the number of leaves of each instance, at most N; integers that broadcast to the batch. None for N.
-            choose: from scores (B, N + 1) of the pairs at all gaps, the outer ones included, and whether each is there
-                (B, N + 1), to one-hot choices (B, N + 1): `structmax.incremental.sample` or `greedy`.
+            choose: from scores (B, N + 1) and whether there is a pair (B, N + 1) to one-hot choices (B, N + 1), zeros
+                where no pair is left: `structmax.incremental.sample` or `greedy`. Column k is the gap before leaf k;
+                the outer two never have a pair.
         """
         counts = count_leaves("inputs", inputs, lengths, self.tree.input_size)
         batch, B, N, device = counts.shape, counts.numel(), inputs.shape[-2], inputs.device
         inside = torch.arange(N, device=device) < counts.reshape(B, 1)
         rows = torch.arange(B, device=device).unsqueeze(-1)
         # Leaves lie in slots 1 … N, a node in the slots of its first and its last leaf: what meets at gap k, between
-        # slots k and k + 1, are the nodes in those two. Gap 0 is no gap; it is chosen when all is done.
+        # slots k and k + 1, are the nodes in those two. `ends` are the first and the last slot of the node in a slot.
         words = inputs.reshape(B, N, inputs.shape[-1]).masked_fill(~inside.unsqueeze(-1), 0.0)
         nodes = torch.cat(self.tree.leaves(nn.functional.pad(words, (0, 0, 1, 1))), -1)
         ends = torch.arange(N + 2, device=device).clamp(1, N).expand(B, 2, -1).mT.contiguous()
-        # Of each gap: whether its nodes are neighbours still to be merged, the pair they make and its number, from 1.
+        # Of each gap: whether a pair meets there, what it would make, and its number.
         is_open = nn.functional.pad(inside[:, 1:], (1, 1))
         made, scores = self._merged(nodes.unfold(1, 2, 1).mT)
         number = torch.arange(N + 1, device=device).repeat(B, 1)
-        pairs = torch.zeros(B, 3 * N - 2, 3, dtype=torch.long, device=device)
+        # Numbers, gaps and slots that mean something are 1 or more; 0 is none, until 1 is subtracted at the end.
+        pairs, choices = number.new_zeros(B, 3 * N - 2, 3), number.new_zeros(B, N - 1, N + 1)
+        chosen, merged = number.new_zeros(B, N - 1), number.new_zeros(B, N - 1, 2)
         slot = torch.arange(1, N, device=device)
         pairs[:, 1:N] = torch.where(is_open[:, 1:-1, None], torch.stack([slot, slot, slot + 1], -1), 0)
-        choices = torch.zeros(B, N - 1, N + 1, dtype=torch.long, device=device)
-        chosen, borders = choices.new_zeros(B, N - 1), choices.new_zeros(B, N - 1, 2)
-        beside, both, kept = (torch.tensor(some, device=device) for some in ((1, 0), (0, 1), (0, 1, 3)))
+        before, halves, borders = (torch.tensor(some, device=device) for some in ((1, 0), (0, 1), (0, 1, 3)))
         for step in range(N - 1):
+            # When all is done, gap 0 is the first of no choices; what is written then, nobody reads.
             at = choose(scores, is_open).argmax(-1, keepdim=True)
             choices[:, step], chosen[:, step] = torch.where(is_open, number, 0), at.squeeze(-1)
             is_open = is_open.scatter(1, at, False)
-            # the new node
-            outer = ends[rows, at + both].diagonal(dim1=1, dim2=2)
-            borders[:, step] = outer
+            # The new node goes from the first leaf of the left one to the last of the right one.
+            outer = ends[rows, at + halves].diagonal(dim1=1, dim2=2)
+            merged[:, step] = outer
             nodes[rows, outer], ends[rows, outer] = made[rows, at], outer.unsqueeze(1)
-            # the gaps before it and behind it, whose nodes make new pairs
-            gaps = outer - beside
-            slots = gaps.unsqueeze(-1) + both
+            # In the gaps before it and behind it, new pairs meet.
+            gaps = outer - before
+            slots = gaps.unsqueeze(-1) + halves
+            made[rows, gaps], new_scores = self._merged(nodes[rows.unsqueeze(-1), slots])
+            scores = scores.scatter(1, gaps, new_scores)
             new = slice(N + 2 * step, N + 2 * step + 2)
-            made[rows, gaps], scores[rows, gaps] = self._merged(nodes[rows.unsqueeze(-1), slots])
             number[rows, gaps] = torch.arange(new.start, new.stop, device=device)
-            met = ends[rows.unsqueeze(-1), slots].flatten(-2)[..., kept]
+            # of the two ends of both halves, all but where the right one begins
+            met = ends[rows.unsqueeze(-1), slots].flatten(-2)[..., borders]
             pairs[:, new] = torch.where(is_open.gather(1, gaps).unsqueeze(-1), met, 0)
         spans = torch.diag_embed(inside.to(nodes.dtype))
-        first, last = (borders - 1).unbind(-1)
+        first, last = (merged - 1).unbind(-1)
         spans.index_put_((rows, first, last), (chosen > 0).to(spans.dtype), accumulate=True)
         built = spans, pairs[:, 1:] - 1, choices[..., 1:-1] - 1, chosen - 1
         return Derivation(*(t.reshape(*batch, *t.shape[1:]) for t in built))

@@ -166,7 +166,7 @@ class Recipe(Task[Config]):
             if spans is not None:
                 agreed = {name: agreed.get(name, 0) + counts for name, counts in agreement(spans, batch).items()}
         metrics = {"loss": float(lost) / len(data), "accuracy": float(right) / len(data)}
-        return metrics | {name: float(found / wanted.clamp_min(1)) for name, (found, wanted) in agreed.items()}
+        return metrics | {name: float(found / wanted) for name, (found, wanted) in agreed.items() if wanted}
 
     def drawings(self) -> list[dict[str, Any]]:
         """Trees of the grammar and found ones, of held-out expressions from short to long."""
@@ -205,7 +205,7 @@ class Recipe(Task[Config]):
 
 
 def agreement(spans: Tensor, batch: listops.Batch) -> dict[str, Tensor]:
-    """How much of the grammar's trees others (B, N, N) have, and could have: (2,) each."""
+    """Of each measure, what trees (B, N, N) share with the grammar's and what they could: (2,)."""
     # All trees have the leaves and the whole; a binary tree has n − 2 other spans.
     shared, others = (spans * batch.gold).sum((-2, -1)), (batch.lengths - 2).clamp_min(0)
     found = torch.where(others > 0, shared - batch.lengths - 1, 0.0)

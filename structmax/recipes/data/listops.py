@@ -249,5 +249,6 @@ class Batch:
         """Where the operations within others begin and end, from operator to closing bracket: (B, N, N), 0/1."""
         place = torch.arange(self.tokens.shape[1], device=self.tokens.device)
         inner = (self.tokens >= len(DIGITS)) & (self.tokens != INDEX[END]) & (place > 0)
+        # the longest span that an operator begins is its own
         ends = (self.gold * place).argmax(-1)
         return torch.zeros_like(self.gold).scatter(-1, ends.unsqueeze(-1), inner.unsqueeze(-1).to(self.gold.dtype))
