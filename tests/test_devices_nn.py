@@ -29,7 +29,7 @@ def merges(parser, x):
 
 
 def heads(x):
-    scores = torch.randn(B, N, N, generator=torch.Generator().manual_seed(2), dtype=torch.float64).to(x.device)
+    scores = torch.randn(B, N + 1, N + 1, generator=torch.Generator().manual_seed(2), dtype=torch.float64).to(x.device)
     return structmax.argmax(scores, structmax.SpanningTree(LENGTHS.to(x.device), single_root=True))
 
 
