@@ -198,9 +198,10 @@ class LinearChain(AbstractStructure):
         if self.keep is not None:
             order, _ = self._order(unary_of)
             unary_of = unary_of.gather(-2, _along(order, unary_of, -2))
-        pairwise_of = unary_of[..., :-1, :, None] * unary_of[..., 1:, None, :]
+        before, after = unary_of[..., :-1, :], unary_of[..., 1:, :]
         per_position = pairwise.dim() > unary.dim()
-        return self.parts((unary_of, pairwise_of if per_position else pairwise_of.sum(-3)))
+        pairwise_of = before.unsqueeze(-1) * after.unsqueeze(-2) if per_position else before.mT @ after
+        return self.parts((unary_of, pairwise_of))
 
 
 def _along(index: Tensor, tensor: Tensor, dim: int) -> Tensor:
