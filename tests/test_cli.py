@@ -129,7 +129,8 @@ def test_help_has_the_fields_of_the_config(structmax_in):
         (("run", "tiny", "--name", "a/b"), "--name should be one folder's, of at most 255 bytes and without a slash"),
         (("run", "tiny", "--name", "n" * 256), "Try --folder for where it is kept."),
         (("compare", "tiny", "--over", "clip=0,1", "--name", ".."), "without a slash, but is '..'"),
-        (("run", "listops", "--longest", 3), "`longest` should be at least 4, but is 3."),
+        (("run", "listops", "--longest", 4), "`longest` should be at least 5, but is 4."),
+        (("run", "listops", "--entropy", -1.0), "`entropy` should be at least 0, but is -1.0."),
         (("run", "clusters", "--points", 0), "`points` should be at least 1, but is 0."),
         (("compare", "tiny", "--over", "least=1"), "--over should be field=a,b,c with one of seed,"),
         (("run", "tiny", "--device", "tpu"), "`device` should be auto, cpu, cuda or cuda:1, say, but is 'tpu'."),
@@ -145,6 +146,10 @@ def test_help_has_the_fields_of_the_config(structmax_in):
         (("compare", "tiny", "--over", "epochs=1,0"), "`epochs` should be at least 1, but is 0."),
         (("compare", "tiny", "--over", "epochs=1", "--seeds", 0), "--seeds and --jobs should be at least 1"),
         (("compare", "tiny", "--over", "seed=1,2"), "--seeds says how many seeds there are"),
+        (
+            ("compare", "tiny", "--over", "epochs=1,2", "--epochs", 3),
+            "epochs should be said once, but is said by a flag and by --over.",
+        ),
         (("plot", "nowhere"), "nowhere should hold a config.json or a compare.json, but has neither."),
         (("report", "nowhere"), "nowhere should hold a config.json or a compare.json, but has neither."),
         (("bench", "--only", "nothing"), "--only should be part of one of softmax,"),
@@ -154,6 +159,24 @@ def test_bad_usage(structmax_in, arguments, words):
     code, said = structmax_in(*arguments)
     assert code == 2, said
     assert words in said
+
+
+def test_a_run_without_data_was_not_begun(structmax_in, tmp_path):
+    for _ in range(2):
+        code, said = structmax_in("run", "listops", "--test-file", "none.tsv", "--name", "mine")
+        assert code == 1
+        assert said.strip().endswith("none.tsv: there is no such file")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_full_disk_is_said(structmax_in, monkeypatch):
+    def write(folder):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("structmax.plots.report.write", write)
+    code, said = structmax_in("run", "tiny")
+    assert code == 1
+    assert "runs/tiny/default/report.html should be written, but cannot be: No space left on device." in said
 
 
 def test_a_folder_that_is_taken(structmax_in, tmp_path):

@@ -279,3 +279,10 @@ def test_a_curriculum_begins_with_short_expressions():
     assert longest[0] == 6
     assert longest == sorted(longest)
     assert longest[4:] == [20, 20]
+
+
+def test_a_curriculum_of_long_expressions_begins_with_the_shortest(tmp_path):
+    path = tmp_path / "train.tsv"
+    path.write_text("9\t[MAX 2 9 1 1 1 1 1 1 1 1 ]\n9\t[MAX 2 9 1 1 1 1 1 1 1 1 1 1 ]\n")
+    task = recipe.Recipe(recipe.Config(train_file=str(path), size=4, begin=6), CPU)
+    assert [len(batch) for batch in task.batches(0)] == [1]

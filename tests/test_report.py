@@ -21,6 +21,7 @@ SUMMARY = {
     "name": "encoder=latent",
     "best": {"step": 20, "epoch": 2.0, "valid/accuracy": 0.875, "valid/loss": math.nan},
     "test": {"accuracy": 0.8125, "depth": 4.0},
+    "meanings": {"depth": "how far down <it> goes", "width": "of nothing here"},
     "seconds": 3725.0,
     "device": "cpu",
     "parameters": 1234567,
@@ -114,6 +115,7 @@ def comparison(tmp_path: Path) -> Path:
         {"setting": {"step": 2.0}, "runs": 0, "metrics": {}, "seconds": None, "error": "the loss is <nan>"},
     ]
     compared = {"recipe": "listops", "over": {"step": [0.5, 1.0, 2.0]}, "seeds": 2, "rows": rows, "runs": runs}
+    compared["meanings"] = {"accuracy": "of all that counts"}
     return run_folder(folder, compare=compared)
 
 
@@ -134,6 +136,8 @@ def test_a_run_tells_all_it_has(run: Path) -> None:
         assert words in page.words
     for words in ("An expression", "predicted 9, gold 9", "[MAX", "matrix", "2.13", "1.5", '["one", "two"]', "–"):
         assert words in page.words
+    assert "how far down <it> goes" in page.words
+    assert "of nothing here" not in page.words
     assert page.tags.count("svg") == 3
     assert page.tags.count("script") == 1
     assert "<script>alert(1)</script>" in page.words
@@ -164,7 +168,16 @@ def test_without_a_test_the_validation_heads_the_page(tmp_path: Path) -> None:
 
 def test_a_comparison_tells_all_it_has(comparison: Path) -> None:
     page = Page(read(comparison))
-    for words in ("3 settings", "2 seeds each", "1 failed", "± 0.12", "0.75 ± 0.12", "the loss is <nan>", "12 s"):
+    for words in (
+        "of all that counts",
+        "3 settings",
+        "2 seeds each",
+        "1 failed",
+        "± 0.12",
+        "0.75 ± 0.12",
+        "the loss is <nan>",
+        "12 s",
+    ):
         assert words in page.words
     links = [value for name, value in page.attributes if name == "href" and value.endswith("report.html")]
     assert len(links) == 4

@@ -88,13 +88,13 @@ def plot_runs(
 
 @app.command("report")
 @spoken()
-def rewrite_report(run: Annotated[Path, typer.Argument(help="folder of a run or of a comparison")]) -> None:
+def rewrite_report(
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a run or of a comparison")],
+) -> None:
     """Writes the report anew."""
-    from structmax.plots import report
-
-    _runs_of(run)
+    _runs_of(path)
     try:
-        say(f"The report: {report.write(run)}")
+        say(f"The report: {run.reported(RunFolder(path))}")
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 

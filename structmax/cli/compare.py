@@ -16,7 +16,7 @@ from rich.progress import track
 
 from structmax import recipes
 from structmax.cli import flags
-from structmax.cli.run import drawn, show_report
+from structmax.cli.run import drawn, reported, show_report
 from structmax.cli.speech import console, number, say, spoken, table
 from structmax.recipes import Recipe
 from structmax.training import Interrupted, RunError, RunFolder, Settings, comparison, name_of, run
@@ -32,7 +32,7 @@ def command(recipe: Recipe) -> Any:
     """The command that compares runs of a recipe."""
 
     def act(ctx: typer.Context, given: dict[str, Any]) -> None:
-        over, config = _asked(recipe, given)
+        over, config = _asked(recipe, ctx, given)
         name = f"over={'+'.join(over)}" + ("," + name_of(config)) * (name_of(config) != "default")
         folder = flags.placed(given, recipe.name, name)
         members = comparison.members(config, over, given["seeds"])
@@ -59,12 +59,14 @@ def command(recipe: Recipe) -> Any:
     return flags.command(recipe.name, about, [*own, *shared, *flags.of_place("comparison")], act)
 
 
-def _asked(recipe: Recipe, given: dict[str, Any]) -> tuple[dict[str, list[Any]], Settings]:
+def _asked(recipe: Recipe, ctx: typer.Context, given: dict[str, Any]) -> tuple[dict[str, list[Any]], Settings]:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise typer.BadParameter("compare should be started as one process, not by torchrun. Try --jobs.")
     over = flags.parsed(recipe.config, given["over"])
     if "seed" in over or given["seeds"] < 1 or given["jobs"] < 1:
         raise typer.BadParameter("--seeds and --jobs should be at least 1, and --seeds says how many seeds there are.")
+    if twice := flags.typed(ctx, list(over)):
+        raise typer.BadParameter(f"{', '.join(twice)} should be said once, but is said by a flag and by --over.")
     base = {field.name: given[field.name] for field in fields(recipe.config) if field.name in given}
     for name, values in over.items():
         for value in values:
@@ -153,6 +155,7 @@ def _write(
         "over": over,
         "seeds": seeds,
         "rows": rows,
+        "meanings": recipe.task.meanings,
         "runs": {member.name: member.name for member in members},
     }
     folder.write("compare.json", content)
@@ -173,7 +176,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
 
 def _drawn(folder: RunFolder, members: Sequence[Member[Any]]) -> Path:
     """The report, and a picture with a curve of each setting: the mean of its seeds."""
-    from structmax.plots import curves, report
+    from structmax.plots import curves
 
     runs: dict[str, list[list[dict[str, float]]]] = {}
     for member in members:
@@ -181,4 +184,4 @@ def _drawn(folder: RunFolder, members: Sequence[Member[Any]]) -> Path:
         runs.setdefault(title, []).append(RunFolder(folder.path / member.name).rows)
     figure = curves.draw({title: comparison.mean_rows(rows) for title, rows in runs.items()})
     folder.move_in("curves.png", figure.savefig)
-    return report.write(folder.path)
+    return reported(folder)

@@ -13,7 +13,7 @@ from structmax.cli import flags
 from structmax.cli.progress import Bar
 from structmax.cli.speech import IS_FIRST, console, number, say, spoken, table
 from structmax.recipes import Recipe
-from structmax.training import RunFolder, Settings, name_of, run
+from structmax.training import RunError, RunFolder, Settings, name_of, run
 
 RESUME = "go on with an interrupted run, with the settings it was begun with"
 
@@ -89,11 +89,22 @@ def show(summary: dict[str, Any]) -> None:
 def drawn(folder: RunFolder) -> Path:
     """Curves and the report of a finished run; returns the report."""
     # late, because matplotlib takes longer to import than some runs take
-    from structmax.plots import curves, report
+    from structmax.plots import curves
 
     figure = curves.draw({folder.path.name: folder.rows})
     folder.move_in("curves.png", figure.savefig)
-    return report.write(folder.path)
+    return reported(folder)
+
+
+def reported(folder: RunFolder) -> Path:
+    """The report of a run or of a comparison, written anew."""
+    from structmax.plots import report
+
+    try:
+        return report.write(folder.path)
+    except OSError as error:
+        reason = f"{folder.path / 'report.html'} should be written, but cannot be: {error.strerror}."
+        raise RunError(reason) from error
 
 
 def show_report(page: Path, in_browser: bool) -> None:

@@ -84,6 +84,12 @@ def headlines(numbers: Sequence[tuple[str, str, str]]) -> str:
     return f'<dl class="headlines">{tiles}</dl>' if tiles else ""
 
 
+def glossary(meanings: Mapping[str, str]) -> str:
+    """What names mean, a line each."""
+    lines = (f"<div><dt>{escape(name)}</dt> <dd>{escape(meaning)}</dd></div>" for name, meaning in meanings.items())
+    return f'<dl class="glossary">{"".join(lines)}</dl>' if meanings else ""
+
+
 def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]], sortable: bool = False) -> str:
     top = "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)
     lines = ""

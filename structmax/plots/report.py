@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +14,7 @@ from structmax.plots import charts, page, series, structures
 # How many numbers head the page.
 LARGE = 4
 # What a run's page says in places of their own; all else of its summary is listed.
-PLACED = ("recipe", "name", "best", "test", "seconds", "device", "parameters", "versions", "changed")
+PLACED = ("recipe", "name", "best", "test", "seconds", "device", "parameters", "versions", "changed", "meanings")
 # The colour of a run that belongs to no row of its comparison.
 STRAY = "#98A2B3"
 
@@ -66,7 +66,7 @@ def _run(folder: Path) -> str:
     told += [f"{page.words(summary['parameters'])} parameters"] if summary.get("parameters") else []
     told += [page.duration(summary["seconds"])] if "seconds" in summary else ["not finished"]
     body = page.header(f"structmax · {summary.get('recipe', folder.parent.name)}", name, told)
-    body += page.headlines(_headlines(best, test))
+    body += page.headlines(_headlines(best, test)) + _explained(summary, {**test, **best})
     body += page.section("Learning curves", _curves({name: rows}, {name: charts.Look("var(--accent)", "")}, {}))
     body += page.section("Structures", _structures(_json(folder / "structures.json", [])))
     body += page.section("Results", _measured(best, test))
@@ -89,7 +89,7 @@ def _comparison(folder: Path) -> str:
     told = [f"{len(rows)} settings", f"{compared.get('seeds', 1)} seeds each"]
     told += [f"{failed} failed"] if failed else []
     body = page.header(f"structmax · {compared.get('recipe', folder.parent.name)} · comparison", title, told)
-    body += page.section("Results", _results(fields, rows, colours))
+    body += page.section("Results", _results(fields, rows, colours) + _explained(compared, _metric_names(rows)))
     body += page.section("Spread over seeds", _bars(fields, rows, colours))
     looks = {name: charts.Look(colours.get(setting, STRAY), setting) for name, setting in belongs.items()}
     body += page.section("Learning curves", _curves(metrics, looks, colours))
@@ -114,6 +114,12 @@ def _measured(best: Mapping[str, Any], test: Mapping[str, Any]) -> str:
         return ""
     rows = [[page.cell(name), page.cell(best.get(name)), page.cell(test.get(name))] for name in names]
     return page.table(["", "validation, best", "test"], rows)
+
+
+def _explained(told: Mapping[str, Any], metrics: Iterable[str]) -> str:
+    """What the metrics mean, of those whose names do not say it."""
+    meanings = told.get("meanings") or {}
+    return page.glossary({name: meanings[name] for name in metrics if name in meanings})
 
 
 def _curves(runs: Mapping[str, Rows], looks: Mapping[str, charts.Look], settings: Mapping[str, str]) -> str:

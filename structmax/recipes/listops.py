@@ -48,11 +48,13 @@ class Config(Settings):
 
     least = Settings.least | {
         "size": 1,
-        "longest": 4,
+        "longest": 5,
         "train_size": 1,
         "curriculum": 0,
         "begin": 4,
         "policy_updates": 1,
+        "policy_rate": 0,
+        "entropy": 0,
     }
     encoder: Name = option("sparse_marginalisation", "what reads the expression")
     baseline: Baseline = option("self_critical", "of rl_spinn: what a draw's loss is compared with")
@@ -106,6 +108,11 @@ class Model(nn.Module):
 
 class Recipe(Task[Config]):
     model: Model
+    meanings = {
+        "f1": "spans that a tree shares with the grammar's, which takes arguments from the left, of those that are "
+        "neither a leaf nor the whole",
+        "brackets": "of the brackets within others, those that a tree has as spans, however it takes arguments",
+    }
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)
@@ -124,7 +131,8 @@ class Recipe(Task[Config]):
     def batches(self, epoch: int) -> Sequence[Tensor]:
         generator = torch.Generator().manual_seed(self.config.seed + 1_000_003 * (epoch + 1))
         grown = min(1.0, epoch / self.config.curriculum) if self.config.curriculum else 1.0
-        begin, end = self.config.begin, int(self.train.lengths.max())
+        shortest, end = (int(length) for length in self.train.lengths.aminmax())
+        begin = max(self.config.begin, shortest)
         return self.train.by_length(self.config.batch_size, begin + round(grown * (end - begin)), generator)
 
     def optimiser(self) -> torch.optim.Optimizer:

@@ -44,12 +44,15 @@ def run(recipe: type[Task[C]], config: C, folder: Path, watcher: Watcher | None 
     processes = joined(config.device)
     place = RunFolder(Path(folder))
     # the first process looks, for all
-    if problem := processes.from_first(_prepared(place, config) if processes.is_first else None):
+    if problem := processes.from_first(_conflict(place, config) if processes.is_first else None):
         raise RunError(problem)
     if summary := processes.from_first(place.summary):
         return summary
     torch.manual_seed(config.seed)
     task = recipe(config, processes.device)
+    # now that there is data: where there is a config, a run was begun
+    if processes.is_first:
+        place.write("config.json", asdict(config))
     loop = Loop(task, place, processes, watcher if watcher and processes.is_first else Watcher())
     loop.train()
     summary = _tested(loop, config)
@@ -79,13 +82,12 @@ def name_of(config: Settings) -> str:
     return spelled(changed(config)) or "default"
 
 
-def _prepared(folder: RunFolder, config: Settings) -> str | None:
-    """Writes the config; or returns why the run cannot be here."""
+def _conflict(folder: RunFolder, config: Settings) -> str | None:
+    """Why the run cannot be here; None if it can."""
     stored, given = folder.config, asdict(config)
     if stored is not None and stored != given:
         differing = ", ".join(sorted(name for name in stored | given if stored.get(name) != given.get(name)))
         return f"{folder.path} should be empty or hold a run of this config, but its run differs in {differing}."
-    folder.write("config.json", given)
     return None
 
 
@@ -96,6 +98,7 @@ def _tested(loop: Loop, config: Settings) -> dict[str, Any]:
         "name": loop.folder.path.name,
         "best": best,
         "test": loop.evaluate("test"),
+        "meanings": loop.task.meanings,
         "seconds": round(loop.place.seconds, 3),
         "instances_per_second": round(loop.place.instances_per_second, 1),
         "steps": loop.place.step,

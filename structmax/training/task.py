@@ -44,7 +44,9 @@ class Settings:
     minutes: float = option(0.0, "stop training after so many minutes; 0 for no limit")
     batch_size: int = option(64, "instances of a step, over all processes together")
     learning_rate: float = option(1e-3, "of the optimiser, at its highest")
-    schedule: Literal["constant", "cosine", "linear"] = option("constant", "of the learning rate after the warm-up")
+    schedule: Literal["constant", "cosine", "linear"] = option(
+        "constant", "of the learning rate after the warm-up, to the last epoch or, if it comes first, the last minute"
+    )
     warm_up: int = option(0, "steps until the learning rate is at its highest")
     clip: float = option(0.0, "largest norm of the gradient; 0 for no limit")
     evaluations: int = option(1, "how often an epoch is interrupted to evaluate, its end included")
@@ -66,12 +68,14 @@ class Task(ABC, Generic[C]):
     """Data, a model, and how it learns. Made with the config and the device; all chance comes from the config's seed.
 
     `model` holds all that is trained. `best` names the metric of `evaluate` whose largest value marks the best
-    checkpoint; `shown` the metrics of a training step that a progress bar has room for.
+    checkpoint; `shown` the metrics of a training step that a progress bar has room for; `meanings` explains metrics
+    whose names do not.
     """
 
     model: nn.Module
     best: ClassVar[str] = "accuracy"
     shown: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
+    meanings: ClassVar[dict[str, str]] = {}
 
     def __init__(self, config: C, device: torch.device) -> None:
         self.config = config
