@@ -1,13 +1,13 @@
 """The command line, end to end on tiny settings."""
 
 import io
+import math
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 import structmax
 from structmax import bench, cli, recipes
-from structmax.cli import compare, progress, speech
+from structmax.cli import compare, progress, speech, workers
 from structmax.cli.app import app
-from structmax.training import Interrupted, Place, RunFolder
+from structmax.training import Interrupted, Place, RunError, RunFolder
 from structmax.training.comparison import Outcome
 
 TINY = """
@@ -146,6 +146,8 @@ def test_help_has_the_fields_of_the_config(structmax_in):
         (("compare", "tiny", "--over", "epochs=1,0"), "`epochs` should be at least 1, but is 0."),
         (("compare", "tiny", "--over", "epochs=1", "--seeds", 0), "--seeds and --jobs should be at least 1"),
         (("compare", "tiny", "--over", "seed=1,2"), "--seeds says how many seeds there are"),
+        (("run", "tiny", "--resume", "--overwrite"), "--resume goes on with a run and --overwrite begins anew"),
+        (("compare", "tiny", "--over", "epochs=1", "--over", "epochs=2"), "--over epochs should come once"),
         (
             ("compare", "tiny", "--over", "epochs=1,2", "--epochs", 3),
             "epochs should be said once, but is said by a flag and by --over.",
@@ -376,14 +378,28 @@ def test_a_comparison_is_one_process(structmax_in, monkeypatch):
     assert "compare should be started as one process, not by torchrun. Try --jobs." in said
 
 
-def test_a_process_that_is_killed(structmax_in, monkeypatch):
-    def killed(*arguments):
-        raise BrokenProcessPool
+def test_workers_do_all_that_there_is():
+    results = dict(workers.each(math.pow, [(2, k) for k in range(5)], count=2))
+    assert results == {k: 2.0**k for k in range(5)}
 
-    monkeypatch.setattr("concurrent.futures.Future.result", killed)
-    code, said = structmax_in("compare", "tiny", "--over", "clip=0,1", "--jobs", 2)
-    assert code == 1
-    assert said.endswith("A process was killed, perhaps for want of memory. Try fewer --jobs than 2.")
+
+def test_a_process_that_is_killed():
+    with pytest.raises(RunError, match=r"A process was killed, .* Try fewer --jobs than 2\."):
+        list(workers.each(os._exit, [(9,)], count=2))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_comparison_with_nothing_left_to_begin(tmp_path, number):
+    settings = ("--seeds", "1", "--points", "400", "--device", "cpu", "--name", "a", "--jobs", "2", "--overwrite")
+    process = start(tmp_path, "compare", "clusters", "--over", "epochs=1,4000", *settings)
+    folder = tmp_path / "runs/clusters/a"
+    wait_for(folder / "epochs=1,seed=0/report.html", process)
+    wait_for(folder / "epochs=4000,seed=0/last.pt", process)
+    process.send_signal(number)
+    said = process.communicate(timeout=30)[0]
+    assert process.returncode == 128 + number, said
+    assert "The same command without --overwrite goes on: finished runs are kept." in said
+    assert "Traceback" not in said
 
 
 def test_an_interrupted_comparison_ends(structmax_in, monkeypatch):

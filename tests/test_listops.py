@@ -196,6 +196,19 @@ def test_every_encoder_learns_all_its_parameters(encoder):
     assert all(structures.svg(drawing).startswith("<svg") for drawing in drawn)
 
 
+@pytest.mark.parametrize("encoder", ["gold", "sparse_marginalisation"])
+def test_an_expression_counts_once(encoder):
+    """However many trees it has, which differ in number, and in the loss at first by next to nothing."""
+    task, _ = trained(encoder=encoder, steps=0)
+    batch = task.batches(0)[0]
+    ((loss, reported),) = task.updates(batch, torch.Generator())
+    torch.testing.assert_close(reported["loss"], loss, atol=1e-3, rtol=0)
+    values = task.train.batch(batch).values
+    task.model.classifier[-1].bias.data[3] = 100.0
+    ((_, reported),) = task.updates(batch, torch.Generator())
+    torch.testing.assert_close(reported["accuracy"], (values == 3).float().mean())
+
+
 @pytest.mark.parametrize("baseline", get_args(recipe.Baseline))
 def test_every_baseline(baseline):
     task, touched = trained(encoder="rl_spinn", baseline=baseline)

@@ -253,6 +253,9 @@ def test_trees_are_marginals_of_arcs(kind: type) -> None:
     found = layer(x)
     close(found.output, by_hand(layer, x, torch.cat([layer.layout.root[None], x]), heads))
     close(found.weights.sum(-1), torch.ones(2, 4, dtype=torch.float64))
+    # words are queries and keys alike
+    for which in ("lengths", "query_lengths"):
+        close(layer(x, **{which: torch.tensor(2)}).weights.sum((0, 2)), 2 * torch.tensor([1.0, 1, 0, 0]).double())
 
 
 @pytest.mark.parametrize(

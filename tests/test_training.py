@@ -1,6 +1,7 @@
 """The loop: what it computes, what it writes, how it stops, and that it goes on as if it had not stopped."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -430,6 +431,30 @@ def test_rows_of_a_comparison():
     assert first["metrics"]["score"] == {"mean": 5.0, "std": 0.0, "values": [5.0]}
     assert (first["runs"], first["error"], second["error"]) == (1, "no", None)
     assert second["metrics"]["score"] == {"mean": 1.5, "std": pytest.approx(0.5**0.5), "values": [1.0, 2.0]}
+
+
+def test_rows_of_values_that_are_not_finite():
+    members = comparison.members(Config(), {"clip": [0.0, 1.0, 2.0]}, seeds=2)
+    scores = iter([math.nan, 1.0, 0.1, 0.1, math.inf, 0.9])
+    outcomes = {m.name: comparison.Outcome({"test": {"score": next(scores)}, "seconds": 2.0}) for m in members}
+    found = comparison.rows(members, outcomes, "score")
+    assert [row["setting"]["clip"] for row in found] == [2.0, 1.0, 0.0]
+    assert [math.isnan(row["metrics"]["score"]["std"]) for row in found] == [True, False, True]
+
+
+def test_a_run_without_rows_leaves_the_others_their_curve():
+    assert comparison.mean_rows([[{"step": 1}, {"step": 2}], []]) == [{"step": 1}, {"step": 2}]
+
+
+def test_a_run_goes_on_where_it_was_begun(tmp_path):
+    with pytest.raises(Interrupted):
+        run(Line, Config(), tmp_path / "a", StopAt(3))
+    folder = RunFolder(tmp_path / "a")
+    state = folder.load("last.pt")
+    state["processes"][0]["cuda"] = torch.zeros(16, dtype=torch.uint8)
+    folder.save("last.pt", state)
+    with pytest.raises(RunError, match=r"should go on there, but this is cpu. Try --device cuda\."):
+        run(Line, Config(), tmp_path / "a")
 
 
 # ---------------------------------------------------------------- several processes

@@ -133,9 +133,12 @@ def test_half_precision_around_it(scores):
             assert out.dtype == torch.float32
             out.sum().backward()
         choosing, parser = PyramidTreeLSTM(D, H), MergeParser(D, H)
+        seen = []
+        choosing(words, LENGTHS, choose=lambda x, there: (seen.append(x.dtype), incremental.greedy(x, there))[1])
         built = choosing(words, LENGTHS)
         steps = parser(words, parser.derive(words, LENGTHS, incremental.sample))
     assert built.root.dtype == steps.log_probs.dtype == torch.float32
+    assert set(seen) == {torch.float32}
     (built.root.sum() + steps.log_probs.sum()).backward()
     assert all(p.grad is not None for module in (choosing, parser) for p in module.parameters())
 
@@ -156,6 +159,8 @@ def test_errors(lstm, inputs, scores):
     trees = structmax.BinaryTree(LENGTHS)
     with pytest.raises(ValueError, match=r"should hold binary trees.*relaxed=True"):
         lstm(inputs, structmax.marginals(scores, trees))
+    with pytest.raises(ValueError, match="are neither 0 nor 1"):
+        lstm(inputs, 0.5 * structmax.argmax(scores, trees))
     crossing = torch.eye(3, dtype=torch.float64)
     crossing[0, 1] = crossing[1, 2] = 1.0
     with pytest.raises(ValueError, match="should hold binary trees"):

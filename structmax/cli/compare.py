@@ -1,36 +1,30 @@
 """`structmax compare <recipe>`: runs of several settings and seeds, side by side. Finished ones are not run again."""
 
-import multiprocessing
 import os
 import traceback
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import torch
 import typer
 from rich.progress import track
 
 from structmax import recipes
-from structmax.cli import flags
+from structmax.cli import flags, workers
 from structmax.cli.run import drawn, reported, show_report
 from structmax.cli.speech import console, number, say, spoken, table
 from structmax.recipes import Recipe
 from structmax.training import Interrupted, RunError, RunFolder, Settings, comparison, name_of, run
 from structmax.training.comparison import Member, Outcome
-from structmax.training.interruption import Interruption
 
 PANEL = "Comparison"
-# between two looks at the signals that came in
-PATIENCE = 0.2
 
 
 def command(recipe: Recipe) -> Any:
     """The command that compares runs of a recipe."""
 
+    @spoken()
     def act(ctx: typer.Context, given: dict[str, Any]) -> None:
         over, config = _asked(recipe, ctx, given)
         name = f"over={'+'.join(over)}" + ("," + name_of(config)) * (name_of(config) != "default")
@@ -40,7 +34,8 @@ def command(recipe: Recipe) -> Any:
         if given["overwrite"]:
             for member in members:
                 RunFolder(folder.path / member.name).clear()
-        with spoken("The same command goes on: finished runs are kept."):
+        again = "The same command" + " without --overwrite" * given["overwrite"]
+        with spoken(f"{again} goes on: finished runs are kept."):
             outcomes = dict(_outcomes(recipe.name, members, folder.path, given["jobs"]))
         rows = comparison.rows(members, outcomes, recipe.task.best)
         _write(folder, recipe, over, given["seeds"], rows, members)
@@ -50,7 +45,9 @@ def command(recipe: Recipe) -> Any:
             raise typer.Exit(1)
 
     own = [
-        flags.flag("over", list[str], ..., "field=a,b,c: what differs; all for every choice; may come again", PANEL),
+        flags.flag(
+            "over", list[str], ..., "field=a,b,c: what differs; all for every choice; once for each field", PANEL
+        ),
         flags.flag("seeds", int, 3, "runs of each setting, with seeds from 0", PANEL),
         flags.flag("jobs", int, 1, "runs at a time, each a process", PANEL),
     ]
@@ -96,37 +93,18 @@ def _in_turn(recipe: str, members: Sequence[Member[Any]], folder: Path) -> Itera
 
 
 def _at_once(recipe: str, members: Sequence[Member[Any]], folder: Path, jobs: int) -> Iterator[tuple[str, Outcome]]:
-    """Processes that take one run after the other. A signal is handed on to them, and each saves where it is."""
-    threads = max(torch.get_num_threads() // jobs, 1)
-    spawn = multiprocessing.get_context("spawn")
-    waiting = list(reversed(members))
-    running: dict[Future[Outcome], str] = {}
-    with ProcessPoolExecutor(jobs, spawn, torch.set_num_threads, (threads,)) as pool, Interruption() as interruption:
-        while waiting or running:
-            # no more than there are processes for: what a process has been given cannot be taken back
-            while waiting and len(running) < jobs:
-                member = waiting.pop()
-                running[pool.submit(_outcome, recipe, member.config, folder / member.name)] = member.name
-            done = wait(running, PATIENCE, FIRST_COMPLETED).done
-            if interruption.number:
-                for child in multiprocessing.active_children():
-                    child.terminate()
-                wait(running)
-                raise Interrupted(interruption.number)
-            try:
-                yield from [(running.pop(future), future.result()) for future in done]
-            except BrokenProcessPool:
-                raise RunError(
-                    f"A process was killed, perhaps for want of memory. Try fewer --jobs than {jobs}."
-                ) from None
+    pieces = [(recipe, member.config, folder / member.name) for member in members]
+    for place, outcome in workers.each(_outcome, pieces, jobs):
+        yield members[place].name, outcome
 
 
 def _outcome(recipe: str, config: Settings, folder: Path) -> Outcome:
     """Runs one member, unless it has been run. Its failure is an outcome; a signal is not."""
     place = RunFolder(folder)
+    is_new = place.summary is None
     try:
         summary = run(recipes.find(recipe).task, config, folder)
-        if not (folder / "report.html").exists():
+        if is_new:
             drawn(place)
         return Outcome(summary)
     except Interrupted:

@@ -102,11 +102,13 @@ def parsed(config: type[Settings], over: Sequence[str]) -> dict[str, list[Any]]:
         name = name.replace("-", "_")
         if name not in kinds or not listed:
             raise typer.BadParameter(f"--over should be field=a,b,c with one of {', '.join(kinds)}, but is {text!r}.")
+        if name in found:
+            raise typer.BadParameter(f"--over {name} should come once, with all its values, but comes again.")
         choices = get_args(kinds[name]) if get_origin(kinds[name]) is Literal else ()
         if listed == "all" and choices:
             found[name] = list(choices)
         else:
-            found[name] = [_value(name, kinds[name], choices, value) for value in listed.split(",")]
+            found[name] = list(dict.fromkeys(_value(name, kinds[name], choices, value) for value in listed.split(",")))
     return found
 
 

@@ -41,6 +41,8 @@ def begun(recipe: Recipe, ctx: typer.Context, given: dict[str, Any]) -> tuple[Se
     names = [field.name for field in fields(recipe.config)]
     config = flags.build(recipe.config, {name: given[name] for name in names})
     folder = flags.placed(given, recipe.name, name_of(config))
+    if given["resume"] and given["overwrite"]:
+        raise typer.BadParameter("--resume goes on with a run and --overwrite begins anew: only one can be meant.")
     if given["resume"]:
         return _stored(recipe, ctx, given, folder, names), folder
     # the first process answers for all: it may have written the config by now

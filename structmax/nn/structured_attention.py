@@ -208,11 +208,13 @@ class StructuredAttention(AbstractAttention):
             value: (…, K, size); by default the key. `Trees` reads words alone.
             lengths: how many keys each instance has, at most K; integers that broadcast to the batch. What lies past
                 them has weight and gradient 0, whatever it holds.
-            query_lengths: the same of queries; in self-attention the same lengths.
+            query_lengths: the same of queries; in self-attention either stands for both.
 
         Returns:
             `Attended(output, weights)`: (…, Q, size) and (…, heads, Q, K), for `Trees` (…, heads, N, N + 1).
         """
+        if key is None and lengths is None:
+            lengths = query_lengths
         of_query = lengths if key is None and query_lengths is None else query_lengths
         query, key, value = self.sequences(query, key, value, lengths, query_lengths)
         readable = self.layout.keys(key)

@@ -35,7 +35,7 @@ class Levels(NamedTuple):
         # a parent before its children, the left child before the right
         row, first, backwards = spans.flip(-1).nonzero(as_tuple=True)
         last = spans.shape[-1] - 1 - backwards
-        parent = _parents(row, first, last)
+        parent = _parents(spans, row, first, last)
         place = torch.arange(len(row), device=row.device)
         depth = (parent != place).long()
         # Each step doubles how far a span looks up.
@@ -51,7 +51,7 @@ class Levels(NamedTuple):
         return cls(row, first, last, inner, leaf, *counts.tolist())
 
 
-def _parents(row: Tensor, first: Tensor, last: Tensor) -> Tensor:
+def _parents(spans: Tensor, row: Tensor, first: Tensor, last: Tensor) -> Tensor:
     """Where the parent of each span is, itself for a root, of spans with parents before their children: (M,)."""
     place = torch.arange(len(row), device=row.device)
     above = place[last > first]
@@ -65,10 +65,10 @@ def _parents(row: Tensor, first: Tensor, last: Tensor) -> Tensor:
     fits = (row[left] == row[above]) & (row[right] == row[above])
     fits &= (first[left] == first[above]) & (first[right] == last[left] + 1) & (last[right] == last[above])
     whole = (parent == place).sum() == row.unique().numel()
-    if not bool(fits.all() & whole):
+    if not bool(fits.all() & whole & (spans[row, first, last] == 1).all()):
         raise ValueError(
             "`spans` should hold binary trees, 0/1 parts as `argmax` of a BinaryTree returns them, but some of its "
-            "spans have no two halves. Try relaxed=True for marginals and other soft trees."
+            "spans have no two halves, or are neither 0 nor 1. Try relaxed=True for marginals and other soft trees."
         )
     return parent
 

@@ -152,7 +152,10 @@ class Recipe(Task[Config]):
             logits, values = self.model.classifier(states), batch.values[index]
             losses = nn.functional.cross_entropy(logits, values, reduction="none")
             right = logits.detach().argmax(-1) == values
-            judged.append({"loss": losses.detach().mean(), "accuracy": right.float().mean()})
+            # An expression counts once, however many of its trees are judged.
+            times = torch.zeros_like(batch.values).index_add(0, index, torch.ones_like(index))
+            share = 1 / (len(batch) * times[index])
+            judged.append({"loss": (losses.detach() * share).sum(), "accuracy": (right * share).sum()})
             return losses
 
         for losses in self.model.encoder.losses(batch, judge, generator):

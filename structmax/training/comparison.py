@@ -1,13 +1,14 @@
 """A comparison: the runs of every setting with every seed, and what came of them on the average."""
 
 import itertools
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 from structmax.training.run_folder import spelled
-from structmax.training.task import C
+from structmax.training.task import C, merit
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def rows(runs: Sequence[Member[Any]], outcomes: Mapping[str, Outcome], best: str
         if run.setting not in settings:
             settings.append(run.setting)
     found = [_row(setting, [outcomes[run.name] for run in runs if run.setting == setting]) for setting in settings]
-    return sorted(found, key=lambda row: -row["metrics"].get(best, {"mean": float("-inf")})["mean"])
+    return sorted(found, key=lambda row: merit(row["metrics"].get(best, {"mean": math.nan})["mean"]), reverse=True)
 
 
 def mean_rows(runs: Sequence[Sequence[Mapping[str, float]]]) -> list[dict[str, float]]:
@@ -69,7 +70,8 @@ def mean_rows(runs: Sequence[Sequence[Mapping[str, float]]]) -> list[dict[str, f
     """
     return [
         {key: statistics.mean(row[key] for row in level) for key in level[0] if all(key in row for row in level)}
-        for level in zip(*runs, strict=False)
+        # a run that failed at once has no rows
+        for level in zip(*filter(None, runs), strict=False)
     ]
 
 
@@ -86,9 +88,10 @@ def _row(setting: dict[str, Any], outcomes: Sequence[Outcome]) -> dict[str, Any]
 
 
 def _spread(values: list[float]) -> dict[str, Any]:
-    """`std` is that of a sample; one value has none."""
+    """`std` is that of a sample; one value has none, and neither have values without end."""
+    is_finite = all(map(math.isfinite, values))
     return {
         "mean": statistics.mean(values),
-        "std": statistics.stdev(values) if len(values) > 1 else 0.0,
+        "std": (statistics.stdev(values) if is_finite else math.nan) if len(values) > 1 else 0.0,
         "values": values,
     }

@@ -4,7 +4,6 @@ Of each batch, the task yields losses to step on. What a step reports stays on t
 now and then, before an evaluation, and before a checkpoint.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -19,7 +18,7 @@ from structmax.training.distributed import Processes
 from structmax.training.errors import Interrupted, RunError
 from structmax.training.interruption import Interruption
 from structmax.training.run_folder import Row, RunFolder
-from structmax.training.task import Task
+from structmax.training.task import Task, merit
 from structmax.training.watcher import Place, Watcher
 
 # How many processes have chances of their own for one seed.
@@ -151,7 +150,7 @@ class Loop:
         row |= {f"valid/{name}": value for name, value in valid.items()}
         self.averages.clear()
         key = f"valid/{self.task.best}"
-        is_best = all(_merit(row[key]) > _merit(earlier[key]) for earlier in self.rows)
+        is_best = all(merit(row[key]) > merit(earlier[key]) for earlier in self.rows)
         self.rows.append(row)
         if self.processes.is_first:
             self.folder.write_rows(self.rows)
@@ -208,15 +207,17 @@ class Loop:
         self.optimiser.load_state_dict(state["optimiser"])
         self.averages.load_state(state["averages"])
         own = state["processes"][self.processes.rank]
+        here, there = self.task.device.type, "cpu" if own["cuda"] is None else "cuda"
+        if here != there:
+            raise RunError(
+                f"The run in {self.folder.path} was begun with the chances of {there}, and should go on there, "
+                f"but this is {here}. Try --device {there}."
+            )
         self.task.load_state(own["task"])
         self.generator.set_state(own["generator"])
         torch.set_rng_state(own["default"])
         if own["cuda"] is not None:
             torch.cuda.set_rng_state(own["cuda"], self.task.device)
-
-
-def _merit(value: float) -> float:
-    return -math.inf if math.isnan(value) else value
 
 
 def _crosses(done: int, batches: int, evaluations: int) -> bool:

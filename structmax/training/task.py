@@ -4,6 +4,7 @@ A recipe is a file of `structmax.recipes` with two classes, `Config`, a frozen d
 a `Task`. The file's name is the recipe's, its docstring the description, and the fields of `Config` are the flags.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -118,3 +119,8 @@ class Task(ABC, Generic[C]):
 
     def load_state(self, state: dict[str, Any]) -> None:
         """The way back."""
+
+
+def merit(best: float) -> float:
+    """How good a value of the metric `best` is: NaN is worse than any other."""
+    return -math.inf if math.isnan(best) else best
