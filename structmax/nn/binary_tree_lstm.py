@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from structmax import check
 from structmax.nn.leaves import count_leaves
 from structmax.nn.tree_cell import Pair, State
-from structmax.nn.tree_chart import Chart, shares_of
+from structmax.nn.tree_chart import Chart
 from structmax.nn.tree_levels import ByLevel, Levels
 
 
@@ -119,7 +119,7 @@ class BinaryTreeLSTM(nn.Module):
         # Padding may hold anything.
         leaves = self.leaves(inputs.masked_fill(~present.unsqueeze(-1), 0.0))
         with torch.autocast(inputs.device.type, enabled=False):
-            states = Chart.apply(shares_of(spans.to(leaves.h.dtype)), *leaves, self.pair.weight, self.pair.bias)
+            states = Chart.apply(spans.to(leaves.h.dtype), *leaves, self.pair.weight, self.pair.bias)
         lengths = present.sum(-1)
         roots = states[0, torch.arange(len(spans), device=spans.device), (lengths - 1).clamp_min(0)]
         return roots.masked_fill((lengths == 0).unsqueeze(-1), 0.0)

@@ -21,19 +21,44 @@ from structmax.nn.tree_cell import Cell
 FAINT = 1e-6
 
 
-def shares_of(spans: Tensor) -> Tensor:
-    """How much of span [i, i + w] is split behind its leaf i + m: (N, B, N, N) for [i, :, w, m], from (B, N, N)."""
-    N = spans.shape[-1]
-    at = torch.arange(N, device=spans.device)
-    i, w, m = at[:, None, None], at[:, None], at
-    inside = (m < w) & (i + w < N)
-    left = spans[:, i, torch.where(inside, i + m, 0)]
-    right = spans[:, torch.where(inside, i + m + 1, 0), torch.where(inside, i + w, 0)]
-    both = (left * right).masked_fill(~inside, 0.0)
-    total = both.sum(-1, keepdim=True)
-    return torch.where(
-        total > FAINT, both / total.clamp_min(FAINT), (inside / w.clamp_min(1)).to(spans.dtype)
-    ).transpose(0, 1)
+class Shares:
+    """How much of each span is split where, from spans z (B, N, N), a width at a time.
+
+    Spans that begin with a leaf, and those that end with it, lie by their width: z[i, i + m] at [i, :, m] of one table
+    (N, B, N), z[j − m, j] at [j, :, m] of the other. So the two halves of all spans of a width are slices.
+    """
+
+    def __init__(self, spans: Tensor) -> None:
+        leaf = torch.arange(spans.shape[-1], device=spans.device)
+        before, behind = leaf.unsqueeze(-1) - leaf, leaf.unsqueeze(-1) + leaf
+        by_leaf = spans.permute(1, 2, 0)
+        inside = (behind < len(leaf)).unsqueeze(-1)
+        self.begun = (by_leaf[leaf.unsqueeze(-1), behind.clamp_max(len(leaf) - 1)] * inside).mT.contiguous()
+        inside = (before >= 0).unsqueeze(-1)
+        self.ended = (by_leaf[before.clamp_min(0), leaf.unsqueeze(-1)] * inside).mT.contiguous()
+        self.d_begun, self.d_ended = torch.zeros_like(self.begun), torch.zeros_like(self.ended)
+
+    def of(self, width: int) -> tuple[Tensor, Tensor]:
+        """Of span [i, i + width], the share (N − width, B, width) that is split behind leaf i + m, and their sum."""
+        both = self.begun[:-width, :, :width] * self.ended[width:, :, :width].flip(-1)
+        total = both.sum(-1, keepdim=True)
+        return torch.where(total > FAINT, both / total.clamp_min(FAINT), 1 / width), total
+
+    def pull(self, width: int, d_share: Tensor) -> None:
+        """Takes the cotangent of `of(width)`."""
+        share, total = self.of(width)
+        d_both = (d_share - (d_share * share).sum(-1, keepdim=True)) / total.clamp_min(FAINT)
+        d_both = torch.where(total > FAINT, d_both, 0.0)
+        self.d_begun[:-width, :, :width] += d_both * self.ended[width:, :, :width].flip(-1)
+        self.d_ended[width:, :, :width] += (d_both * self.begun[:-width, :, :width]).flip(-1)
+
+    def d_spans(self) -> Tensor:
+        """The cotangent of the spans, (B, N, N)."""
+        leaf = torch.arange(len(self.begun), device=self.begun.device)
+        width = leaf - leaf.unsqueeze(-1)
+        at = width.clamp_min(0)
+        found = self.d_begun.mT[leaf.unsqueeze(-1), at] + self.d_ended.mT[leaf, at]
+        return (found * (width >= 0).unsqueeze(-1)).permute(2, 0, 1)
 
 
 class Chart(Function):
@@ -43,14 +68,15 @@ class Chart(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, shares: Tensor, leaf_h: Tensor, leaf_c: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, spans: Tensor, leaf_h: Tensor, leaf_c: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         B, N, H = leaf_h.shape
+        shares = Shares(spans)
         # [h; c] of the spans that begin with a leaf, and of those that end with it: (N, B, N, 2 H)
         begun, ended = (leaf_h.new_zeros(N, B, N, 2 * H) for _ in range(2))
         begun[:, :, 0] = ended[:, :, 0] = torch.cat([leaf_h, leaf_c], -1).transpose(0, 1)
         saved = []
         for w in range(1, N):
-            share = shares[: N - w, :, w, :w].reshape(-1, 1, w)
+            share = shares.of(w)[0].reshape(-1, 1, w)
             left = torch.bmm(share, begun[: N - w].flatten(0, 1)[:, :w]).squeeze(1)
             right = torch.bmm(share.flip(-1), ended[w:].flatten(0, 1)[:, :w]).squeeze(1)
             pair = torch.cat([left[:, :H], right[:, :H]], -1)
@@ -58,19 +84,20 @@ class Chart(Function):
             state = torch.cat(Cell.forward(gates, left[:, H:], right[:, H:]), -1).unflatten(0, (N - w, B))
             begun[: N - w, :, w] = ended[w:, :, w] = state
             saved += [pair, gates, left[:, H:], right[:, H:]]
-        ctx.save_for_backward(shares, weight, begun, ended, *saved)
+        ctx.save_for_backward(spans, weight, begun, ended, *saved)
         return begun[..., :H].clone()
 
     @staticmethod
     @first_order
     def backward(ctx: Any, d_h: Tensor) -> tuple[Tensor, ...]:
-        shares, weight, begun, ended, *saved = ctx.saved_tensors
+        spans, weight, begun, ended, *saved = ctx.saved_tensors
         N, B, _, H = d_h.shape
-        d_begun, d_ended, d_shares = torch.zeros_like(begun), torch.zeros_like(ended), torch.zeros_like(shares)
+        shares = Shares(spans)
+        d_begun, d_ended = torch.zeros_like(begun), torch.zeros_like(ended)
         d_begun[..., :H] = d_h
         d_weight, d_bias = torch.zeros_like(weight), weight.new_zeros(weight.shape[0])
         for w in range(N - 1, 0, -1):
-            share = shares[: N - w, :, w, :w].reshape(-1, w, 1)
+            share = shares.of(w)[0].reshape(-1, w, 1)
             pair, gates, left_c, right_c = saved[4 * w - 4 : 4 * w]
             d_state = (d_begun[: N - w, :, w] + d_ended[w:, :, w]).flatten(0, 1)
             c = begun[: N - w, :, w, H:].flatten(0, 1)
@@ -81,8 +108,8 @@ class Chart(Function):
             d_ended[w:].flatten(0, 1)[:, :w].addcmul_(share.flip(1), d_right.unsqueeze(1))
             d_share = torch.bmm(begun[: N - w].flatten(0, 1)[:, :w], d_left.unsqueeze(-1))
             d_share += torch.bmm(ended[w:].flatten(0, 1)[:, :w], d_right.unsqueeze(-1)).flip(1)
-            d_shares[: N - w, :, w, :w] = d_share.unflatten(0, (N - w, B)).squeeze(-1)
+            shares.pull(w, d_share.unflatten(0, (N - w, B)).squeeze(-1))
             d_weight.addmm_(d_gates.t(), pair)
             d_bias += d_gates.sum(0)
         d_leaf = (d_begun[:, :, 0] + d_ended[:, :, 0]).transpose(0, 1)
-        return d_shares, d_leaf[..., :H], d_leaf[..., H:], d_weight, d_bias
+        return shares.d_spans(), d_leaf[..., :H], d_leaf[..., H:], d_weight, d_bias

@@ -19,6 +19,8 @@ from structmax.training import Settings, Task, option
 
 # Of held-out points, in each of two splits.
 HELD_OUT = 1000
+# The first weights are drawn with the run's seed, and should not know the clusters.
+DATA_SEED = 1_000_001
 
 Name = Literal[
     "marginalise",
@@ -89,7 +91,7 @@ class Data:
     @classmethod
     def draw(cls, config: Config, device: torch.device) -> "Data":
         """Points to train on, then those of both held-out splits."""
-        generator = torch.Generator().manual_seed(config.seed)
+        generator = torch.Generator().manual_seed(DATA_SEED + config.seed)
         points, size = config.points + 2 * HELD_OUT, (config.clusters, config.features)
         centres = nn.functional.normalize(torch.randn(size, generator=generator), dim=-1)
         slopes = torch.randn(size, generator=generator) / config.features**0.5
