@@ -14,7 +14,7 @@ def test_every_name_has_an_estimator():
 
 
 def test_clusters_nobody_was_told_about(tmp_path):
-    summary = run(clusters.Recipe, clusters.Config(epochs=8, device="cpu"), tmp_path / "a")
+    summary = run(clusters.Recipe, clusters.Config(epochs=10, device="cpu"), tmp_path / "a")
     assert summary["test"]["accuracy"] == 1.0
     assert summary["test"]["v_measure"] == pytest.approx(1.0)
     # the noise of y alone is 0.01

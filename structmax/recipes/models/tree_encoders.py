@@ -20,7 +20,6 @@ import structmax
 from structmax import incremental
 from structmax.nn import BinaryTreeLSTM, MergeParser, PyramidTreeLSTM, Spinn
 from structmax.nn.merge_parser import Derivation
-from structmax.numerics.noise import gumbel_like
 
 # The temperature of SparseMAP: at 1, the flat scores of a new parser would have hundreds of trees.
 SHARPNESS = 0.1
@@ -304,13 +303,13 @@ class ProximalMerges(Encoder):
         words, read = self.words(sentences.tokens), self._read(sentences)
         B, N, _ = words.shape
         index = torch.arange(B, device=words.device)
-        # a draw of each tree, and the best one, side by side: to draw is to take what is best by disturbed scores
-        noise = gumbel_like(words.new_empty(N - 1, B, N + 1), generator)
-        disturbed = iter(nn.functional.pad(noise, (0, 0, 0, B)))
+        # A draw of each tree, and the best one, side by side: to draw is to take the best by scores with Gumbel noise.
+        noise = -words.new_empty(N - 1, B, N + 1).exponential_(generator=generator).log()
+        disturbances = iter(nn.functional.pad(noise, (0, 0, 0, B)))
         built = self.parser.derive(
             read.repeat(2, 1, 1),
             sentences.lengths.repeat(2),
-            lambda scores, there: incremental.greedy(scores + next(disturbed), there),
+            lambda scores, there: incremental.greedy(scores + next(disturbances), there),
         )
         drawn, best = (Derivation(*halves) for halves in zip(*(t.split(B) for t in built), strict=True))
         losses = judge(self.tree(words, drawn.spans), index)
