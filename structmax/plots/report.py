@@ -86,7 +86,8 @@ def _comparison(folder: Path) -> str:
     belongs = {name: _setting(_json(path / "config.json", {}), fields) for name, path in folders.items()}
     title = " × ".join(fields) or "Runs"
     failed = sum(bool(row.get("error")) for row in rows)
-    told = [f"{len(rows)} settings", f"{compared.get('seeds', 1)} seeds each"]
+    seeds = compared.get("seeds", 1)
+    told = [f"{len(rows)} settings", f"{seeds} seed{'s' * (seeds != 1)} each"]
     told += [f"{failed} failed"] if failed else []
     body = page.header(f"structmax · {compared.get('recipe', folder.parent.name)} · comparison", title, told)
     body += page.section("Results", _results(fields, rows, colours) + _explained(compared, _metric_names(rows)))

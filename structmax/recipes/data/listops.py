@@ -204,14 +204,13 @@ class ListOps:
 
     def _spans(self, indices: Tensor, inside: Tensor) -> Tensor:
         """The gold trees as parts of a `BinaryTree`: (B, N, N)."""
-        # one span fewer than tokens
+        N = inside.shape[-1]
+        # one span fewer than tokens; past them all, the first leaf, which every tree has
         fewer = inside[:, 1:]
-        at = (self.offsets - torch.arange(len(self), device=inside.device))[indices]
-        row, place = fewer.nonzero(as_tuple=True)
-        i, j = self.gold[at[row] + place].long().unbind(-1)
-        parts = torch.diag_embed(inside.float())
-        parts[row, i, j] = 1.0
-        return parts
+        begin = self.offsets[indices] - indices
+        places = begin.unsqueeze(-1) + torch.arange(N - 1, device=inside.device)
+        i, j = (self.gold[torch.where(fewer, places, 0)].long() * fewer.unsqueeze(-1)).unbind(-1)
+        return torch.diag_embed(inside.float()).flatten(1).scatter(1, i * N + j, 1.0).unflatten(1, (N, N))
 
     def by_length(self, size: int, longest: int, generator: torch.Generator, pool: int = 50) -> list[Tensor]:
         """Indices in random batches whose expressions are about as long as one another.
