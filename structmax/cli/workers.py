@@ -7,9 +7,7 @@ import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing import connection
-from multiprocessing.context import SpawnProcess
 from typing import Any
 
 import torch
@@ -19,14 +17,6 @@ from structmax.training.interruption import Interruption
 
 # in seconds, between two looks at the signals that came in
 PATIENCE = 0.2
-
-
-@dataclass(frozen=True)
-class Worker:
-    """A process, and our end of the pipe."""
-
-    process: SpawnProcess
-    pipe: connection.Connection
 
 
 def each(work: Callable[..., Any], pieces: Sequence[tuple[Any, ...]], count: int) -> Iterator[tuple[int, Any]]:
@@ -45,46 +35,45 @@ def each(work: Callable[..., Any], pieces: Sequence[tuple[Any, ...]], count: int
     """
     waiting = list(enumerate(pieces))[::-1]
     with Interruption() as interruption, _started(min(count, len(pieces))) as idle:
-        busy: dict[connection.Connection, tuple[Worker, int]] = {}
+        busy: dict[connection.Connection, int] = {}
         while waiting or busy:
             while waiting and idle:
-                worker, (place, piece) = idle.pop(), waiting.pop()
-                worker.pipe.send((work, piece))
-                busy[worker.pipe] = worker, place
+                pipe, (place, piece) = idle.pop(), waiting.pop()
+                pipe.send((work, piece))
+                busy[pipe] = place
             ready = connection.wait(list(busy), PATIENCE)
             if interruption.number:
                 raise Interrupted(interruption.number)
-            for pipe in ready:
-                assert isinstance(pipe, connection.Connection)
-                worker, place = busy.pop(pipe)
+            for pipe in [pipe for pipe in busy if pipe in ready]:
                 try:
                     result = pipe.recv()
                 except EOFError:
                     reason = f"A process was killed, perhaps for want of memory. Try fewer --jobs than {count}."
                     raise RunError(reason) from None
-                idle.append(worker)
-                yield place, result
+                idle.append(pipe)
+                yield busy.pop(pipe), result
 
 
 @contextmanager
-def _started(count: int) -> Iterator[list[Worker]]:
-    """So many workers; in the end those at work are told to stop, and all are waited for."""
+def _started(count: int) -> Iterator[list[connection.Connection]]:
+    """Pipes to so many processes; in the end all are told to stop, and waited for."""
     spawn = multiprocessing.get_context("spawn")
     threads = max(torch.get_num_threads() // count, 1)
-    workers = []
+    pipes, processes = [], []
     try:
         for _ in range(count):
             ours, theirs = spawn.Pipe()
             process = spawn.Process(target=_serve, args=(theirs, threads))
             process.start()
             theirs.close()
-            workers.append(Worker(process, ours))
-        yield list(workers)
+            pipes.append(ours)
+            processes.append(process)
+        yield pipes
     finally:
-        for worker in workers:
-            worker.process.terminate()
-        for worker in workers:
-            worker.process.join()
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join()
 
 
 def _serve(pipe: connection.Connection, threads: int) -> None:

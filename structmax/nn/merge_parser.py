@@ -16,7 +16,7 @@ from structmax import incremental
 from structmax.incremental import Chooser
 from structmax.nn.binary_tree_lstm import BinaryTreeLSTM
 from structmax.nn.leaves import count_leaves
-from structmax.nn.tree_cell import State
+from structmax.nn.tree_cell import State, liking
 
 
 class Derivation(NamedTuple):
@@ -158,6 +158,4 @@ class MergeParser(nn.Module):
         return torch.cat(made, -1), self._scores(made)
 
     def _scores(self, pairs: State) -> Tensor:
-        """⟨q, h⟩ of pairs. Not under autocast: log-probabilities are summed over all steps."""
-        with torch.autocast(pairs.h.device.type, enabled=False):
-            return self.query(pairs.h).squeeze(-1)
+        return liking(self.query.weight.squeeze(0), pairs)

@@ -10,7 +10,7 @@ from structmax import incremental
 from structmax.incremental import Chooser
 from structmax.nn.binary_tree_lstm import BinaryTreeLSTM
 from structmax.nn.leaves import count_leaves
-from structmax.nn.tree_cell import State
+from structmax.nn.tree_cell import State, liking
 
 
 class Pyramid(NamedTuple):
@@ -84,7 +84,7 @@ class PyramidTreeLSTM(nn.Module):
         for count in range(N - 1, 0, -1):
             pairs = self.tree.compose(_at(layer, slice(count)), _at(layer, slice(1, count + 1)))
             there = place[1 : count + 1] < left.unsqueeze(-1)
-            action = choose(self._scores(pairs), there)
+            action = choose(liking(self.query, pairs), there)
             after = action.cumsum(-1) - action
             layer = State(*(_mixed(action, after, old, new) for old, new in zip(layer, pairs, strict=True)))
             # the same for the borders of spans, where it is exact
@@ -95,11 +95,6 @@ class PyramidTreeLSTM(nn.Module):
             left = left - chosen.any(-1).long()
         root, spans = layer.h[:, 0].masked_fill(~inside[:, :1], 0.0), spans * inside[:, :1, None]
         return Pyramid(root.reshape(*batch, root.shape[-1]), spans.reshape(*batch, N, N))
-
-    def _scores(self, pairs: State) -> Tensor:
-        """⟨q, h⟩ of pairs. Not under autocast: near ties would be decided by rounding."""
-        with torch.autocast(pairs.h.device.type, enabled=False):
-            return pairs.h @ self.query
 
 
 def _at(states: State, where: slice) -> State:

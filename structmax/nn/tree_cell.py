@@ -23,6 +23,12 @@ class State(NamedTuple):
     c: Tensor
 
 
+def liking(query: Tensor, states: State) -> Tensor:
+    """⟨q, h⟩ (…). Not under autocast: near ties would be decided by rounding, and steps' logarithms are summed."""
+    with torch.autocast(states.h.device.type, enabled=False):
+        return states.h @ query
+
+
 class Cell:
     """The composition of n pairs of states, and its pullback, on memory that is given."""
 

@@ -36,7 +36,6 @@ class Shares:
         self.begun = (by_leaf[leaf.unsqueeze(-1), behind.clamp_max(len(leaf) - 1)] * inside).mT.contiguous()
         inside = (before >= 0).unsqueeze(-1)
         self.ended = (by_leaf[before.clamp_min(0), leaf.unsqueeze(-1)] * inside).mT.contiguous()
-        self.d_begun, self.d_ended = torch.zeros_like(self.begun), torch.zeros_like(self.ended)
 
     def of(self, width: int) -> tuple[Tensor, Tensor]:
         """Of span [i, i + width], the share (N − width, B, width) that is split behind leaf i + m, and their sum."""
@@ -44,20 +43,20 @@ class Shares:
         total = both.sum(-1, keepdim=True)
         return torch.where(total > FAINT, both / total.clamp_min(FAINT), 1 / width), total
 
-    def pull(self, width: int, d_share: Tensor) -> None:
-        """Takes the cotangent of `of(width)`."""
-        share, total = self.of(width)
+    def pull(self, share: Tensor, total: Tensor, d_share: Tensor, into: "Shares") -> None:
+        """Adds to the tables of `into` what follows from the cotangent of the shares of a width, as `of` gave them."""
+        width = share.shape[-1]
         d_both = (d_share - (d_share * share).sum(-1, keepdim=True)) / total.clamp_min(FAINT)
         d_both = torch.where(total > FAINT, d_both, 0.0)
-        self.d_begun[:-width, :, :width] += d_both * self.ended[width:, :, :width].flip(-1)
-        self.d_ended[width:, :, :width] += (d_both * self.begun[:-width, :, :width]).flip(-1)
+        into.begun[:-width, :, :width] += d_both * self.ended[width:, :, :width].flip(-1)
+        into.ended[width:, :, :width] += (d_both * self.begun[:-width, :, :width]).flip(-1)
 
-    def d_spans(self) -> Tensor:
-        """The cotangent of the spans, (B, N, N)."""
+    def spans(self) -> Tensor:
+        """Each span's sum of what both tables have of it, (B, N, N): the way back of cotangents."""
         leaf = torch.arange(len(self.begun), device=self.begun.device)
         width = leaf - leaf.unsqueeze(-1)
         at = width.clamp_min(0)
-        found = self.d_begun.mT[leaf.unsqueeze(-1), at] + self.d_ended.mT[leaf, at]
+        found = self.begun.mT[leaf.unsqueeze(-1), at] + self.ended.mT[leaf, at]
         return (found * (width >= 0).unsqueeze(-1)).permute(2, 0, 1)
 
 
@@ -91,13 +90,14 @@ class Chart(Function):
     @first_order
     def backward(ctx: Any, d_h: Tensor) -> tuple[Tensor, ...]:
         spans, weight, begun, ended, *saved = ctx.saved_tensors
-        N, B, _, H = d_h.shape
-        shares = Shares(spans)
+        N, H = d_h.shape[0], d_h.shape[-1]
+        shares, d_shares = Shares(spans), Shares(torch.zeros_like(spans))
         d_begun, d_ended = torch.zeros_like(begun), torch.zeros_like(ended)
         d_begun[..., :H] = d_h
         d_weight, d_bias = torch.zeros_like(weight), weight.new_zeros(weight.shape[0])
         for w in range(N - 1, 0, -1):
-            share = shares.of(w)[0].reshape(-1, w, 1)
+            shared, total = shares.of(w)
+            share = shared.reshape(-1, w, 1)
             pair, gates, left_c, right_c = saved[4 * w - 4 : 4 * w]
             d_state = (d_begun[: N - w, :, w] + d_ended[w:, :, w]).flatten(0, 1)
             c = begun[: N - w, :, w, H:].flatten(0, 1)
@@ -108,8 +108,8 @@ class Chart(Function):
             d_ended[w:].flatten(0, 1)[:, :w].addcmul_(share.flip(1), d_right.unsqueeze(1))
             d_share = torch.bmm(begun[: N - w].flatten(0, 1)[:, :w], d_left.unsqueeze(-1))
             d_share += torch.bmm(ended[w:].flatten(0, 1)[:, :w], d_right.unsqueeze(-1)).flip(1)
-            shares.pull(w, d_share.unflatten(0, (N - w, B)).squeeze(-1))
+            shares.pull(shared, total, d_share.view_as(shared), d_shares)
             d_weight.addmm_(d_gates.t(), pair)
             d_bias += d_gates.sum(0)
         d_leaf = (d_begun[:, :, 0] + d_ended[:, :, 0]).transpose(0, 1)
-        return shares.d_spans(), d_leaf[..., :H], d_leaf[..., H:], d_weight, d_bias
+        return d_shares.spans(), d_leaf[..., :H], d_leaf[..., H:], d_weight, d_bias

@@ -81,17 +81,13 @@ def _row(setting: dict[str, Any], outcomes: Sequence[Outcome]) -> dict[str, Any]
     return {
         "setting": setting,
         "runs": len(summaries),
-        "metrics": {name: _spread([summary["test"][name] for summary in summaries]) for name in names},
+        "metrics": {name: _spread([s["test"][name] for s in summaries if name in s["test"]]) for name in names},
         "seconds": statistics.mean(summary["seconds"] for summary in summaries) if summaries else 0.0,
         "error": next((outcome.error for outcome in outcomes if outcome.error), None),
     }
 
 
 def _spread(values: list[float]) -> dict[str, Any]:
-    """`std` is that of a sample; one value has none, and neither have values without end."""
-    is_finite = all(map(math.isfinite, values))
-    return {
-        "mean": statistics.mean(values),
-        "std": (statistics.stdev(values) if is_finite else math.nan) if len(values) > 1 else 0.0,
-        "values": values,
-    }
+    """`std` is that of a sample: 0 for a single value, NaN where one is not finite."""
+    std = 0.0 if len(values) == 1 else statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
+    return {"mean": statistics.mean(values), "std": std, "values": values}

@@ -200,12 +200,6 @@ class Loop:
                 f"The run in {self.folder.path} was begun by {len(state['processes'])} processes, "
                 f"and should go on with as many, but there are {self.processes.count}."
             )
-        self.place = Place(**state["place"])
-        # An evaluation may have been written after the checkpoint: it comes again.
-        self.rows = [row for row in self.folder.rows if row["step"] <= self.place.step]
-        self.task.model.load_state_dict(state["model"])
-        self.optimiser.load_state_dict(state["optimiser"])
-        self.averages.load_state(state["averages"])
         own = state["processes"][self.processes.rank]
         here, there = self.task.device.type, "cpu" if own["cuda"] is None else "cuda"
         if here != there:
@@ -213,6 +207,12 @@ class Loop:
                 f"The run in {self.folder.path} was begun with the chances of {there}, and should go on there, "
                 f"but this is {here}. Try --device {there}."
             )
+        self.place = Place(**state["place"])
+        # An evaluation may have been written after the checkpoint: it comes again.
+        self.rows = [row for row in self.folder.rows if row["step"] <= self.place.step]
+        self.task.model.load_state_dict(state["model"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.averages.load_state(state["averages"])
         self.task.load_state(own["task"])
         self.generator.set_state(own["generator"])
         torch.set_rng_state(own["default"])
