@@ -412,7 +412,7 @@ def which(scores: Any, structure: AbstractStructure) -> dict[str, str]:
     Returns:
         For each question the backend `auto` would take, followed by the reasons against the faster ones.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.which(torch.zeros(3), structmax.Simplex())["log_partition"]
         'numba'
@@ -450,7 +450,7 @@ def warm_up(structure: AbstractStructure, dtype: torch.dtype = torch.float32, de
     Returns:
         The seconds it took.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.warm_up(structmax.Simplex(), torch.float32) < 60
         True

@@ -80,7 +80,7 @@ CASES = (
 def measure(device: str = "cpu", only: str = "") -> Iterator[Row]:
     """Times the cases whose title contains `only`, one after the other.
 
-    Example:
+    Examples:
         >>> [row.case.title for row in measure(only="Matching")]
         ['Matching argmax']
     """

@@ -41,7 +41,7 @@ def diagnose(scores: Scores, structure: AbstractStructure | None = None) -> Diag
     Returns:
         A Diagnosis: true if all is well, with `facts`, `problems`, and a readable `str`.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> print(structmax.diagnose(torch.tensor([[0.0, 1.0], [-torch.inf, -torch.inf]])))
         scores: shape (2, 2), torch.float32, cpu

@@ -24,7 +24,7 @@ class Distribution(torch.distributions.Distribution):
         structure: the set Y.
         validate_args: look at values: scores without NaN, parts made of zeros and ones.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> p = structmax.Distribution(torch.tensor([[0.0, 1.0], [2.0, 0.0]]), structmax.Simplex())
         >>> p.batch_shape, p.event_shape

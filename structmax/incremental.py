@@ -31,7 +31,7 @@ class Transitions:
         read: how many of them were shifted; none by default.
         height: how many trees are on the stack; none by default.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> from structmax.incremental import Transitions, greedy
         >>> state, actions = Transitions(torch.tensor([3, 1])), []
@@ -84,7 +84,7 @@ def log_probs(scores: Tensor, allowed: Tensor) -> Tensor:
     Returns:
         (…, A), −inf for what is not allowed.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from structmax.incremental import log_probs
         >>> log_probs(torch.zeros(2, 2), torch.tensor([[True, True], [True, False]])).exp()
@@ -141,7 +141,7 @@ def straight_through(scores: Tensor, allowed: Tensor, *, temperature: float = 1.
     Returns:
         (…, A), zeros where no action is left.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from structmax.incremental import straight_through
         >>> x = torch.tensor([1.0, 0.0], requires_grad=True)
@@ -200,7 +200,7 @@ class Policy:
         scores: θ (…, 2N − 1, 2), for [step, 0] shift and [step, 1] reduce.
         lengths: the number of leaves of each instance, at most N; integers that broadcast to the batch.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> scores = torch.zeros(5, 2)
         >>> scores[2, 1] = 1.0

@@ -127,7 +127,7 @@ def gradients(
     Returns:
         A table with `rows`; `print` it, or `plot` it into a file.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> cost = torch.tensor([3.0, 2.0, 1.0])
         >>> table = structmax.lab.gradients(

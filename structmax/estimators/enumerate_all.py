@@ -18,7 +18,7 @@ class Enumerate(AbstractEstimator):
 
     f is evaluated on all feasible structures of each instance. Structures are listed by `structure.enumerate`.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> count = lambda z, _: z.sum(-1)
         >>> structmax.expect(count, torch.zeros(4), structmax.Bits(), structmax.Enumerate())

@@ -139,7 +139,7 @@ def expect(
         counts on how many structures f was evaluated. Where nothing is feasible the value is 0; a surrogate's z is
         zeros there, and f is asked about it.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x = torch.tensor([0.0, 1.0, 2.0], requires_grad=True)
         >>> cost = torch.tensor([3.0, 2.0, 1.0])

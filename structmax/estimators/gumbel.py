@@ -43,7 +43,7 @@ def gumbel_entmax(
     Returns:
         Shape and dtype of the scores; zeros where no entry may be used.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> g = torch.Generator().manual_seed(0)
         >>> structmax.gumbel_entmax(torch.zeros(3), hard=True, generator=g).sum()
@@ -76,7 +76,7 @@ def gumbel_softmax(
 ) -> Tensor:
     """A relaxed sample softmax((x + G) / temperature): `gumbel_entmax` at α = 1. Arguments as there.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> g = torch.Generator().manual_seed(0)
         >>> structmax.gumbel_softmax(torch.zeros(3), generator=g).sum()
@@ -100,7 +100,7 @@ def gumbel_sparsemax(
 ) -> Tensor:
     """A relaxed, sparse sample sparsemax((x + G) / temperature): `gumbel_entmax` at α = 2. Arguments as there.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> g = torch.Generator().manual_seed(0)
         >>> structmax.gumbel_sparsemax(torch.zeros(3), temperature=0.1, generator=g).sum()
@@ -138,7 +138,7 @@ def gumbel_topk(
     Returns:
         Shape and dtype of the scores, each row summing to k; zeros where fewer than k items may be used.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> g = torch.Generator().manual_seed(0)
         >>> structmax.gumbel_topk(torch.zeros(5), 2, generator=g).sum()

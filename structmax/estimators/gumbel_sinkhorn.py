@@ -42,7 +42,7 @@ def gumbel_sinkhorn(
     Returns:
         `sample_shape` followed by the shape of the scores, in their dtype; zeros where no matching exists.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> g = torch.Generator().manual_seed(0)
         >>> samples = structmax.gumbel_sinkhorn(torch.zeros(3, 3), sample_shape=(4,), hard=True, generator=g)

@@ -55,7 +55,7 @@ class ImplicitMLE(AbstractChoice):
         noise: the distribution of ε: `Gumbel()`, `Logistic()`, `Normal()`, or `SumOfGamma(k)` for k parts.
         temperature: how strong the noise is, > 0.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x = torch.zeros(4, requires_grad=True)
         >>> estimator = structmax.ImplicitMLE(step=10.0, noise=structmax.SumOfGamma(2))

@@ -19,7 +19,7 @@ class BlackboxInterpolation(AbstractChoice):
     Args:
         step: λ, > 0: from faithful and mostly 0, to smooth.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x = torch.tensor([0.2, 1.5, 0.3], requires_grad=True)
         >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.BlackboxInterpolation(step=2.0))

@@ -21,7 +21,7 @@ class PerturbAndMap(AbstractChoice):
         temperature: how strong the noise is, > 0.
         backward: as in `StraightThrough`; at θ + temperature · ε.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x = torch.zeros(2, 3, 3, requires_grad=True)
         >>> estimator = structmax.PerturbAndMap(backward=structmax.Marginals())
@@ -62,7 +62,7 @@ def StraightThroughGumbel(temperature: float = 1.0) -> PerturbAndMap:  # noqa: N
     Returns:
         `PerturbAndMap(Gumbel(), backward=Marginals(temperature))`.
 
-    Example:
+    Examples:
         >>> import structmax
         >>> structmax.StraightThroughGumbel(0.5)
         PerturbAndMap(noise=Gumbel(), temperature=1.0, backward=Marginals(temperature=0.5))

@@ -42,7 +42,7 @@ class Perturbed(AbstractChoice):
         noise: the distribution of ε: `Normal()`, `Gumbel()` or `Logistic()`.
         control_variate: take ⟨g, y(θ + σ ε) − y(θ)⟩ in the gradient: one best structure more, less variance.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x = torch.tensor([0.0, 0.5, 1.0], requires_grad=True)
         >>> g = torch.Generator().manual_seed(0)
@@ -107,7 +107,7 @@ def perturbed_value(
     Returns:
         The batch shape.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> g = torch.Generator().manual_seed(0)
         >>> structmax.perturbed_value(torch.zeros(2), structmax.Simplex(), 10_000, generator=g)  # 1/√π

@@ -41,7 +41,7 @@ class Ppo:
         samples: how many draws an instance gets, ≥ 1.
         baseline: b, as in `ScoreFunction`.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x, cost = torch.zeros(3, requires_grad=True), torch.tensor([3.0, 2.0, 1.0])
         >>> ppo, step = structmax.Ppo(samples=100, baseline=structmax.LeaveOneOut()), torch.optim.SGD([x], 1.0)

@@ -36,7 +36,7 @@ class Rebar(AbstractEstimator):
         temperature: t > 0 of the relaxation.
         weight: η, how much of it is subtracted.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x, cost = torch.zeros(1000, 3, requires_grad=True), torch.tensor([3.0, 2.0, 1.0])
         >>> g = torch.Generator().manual_seed(0)

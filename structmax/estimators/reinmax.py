@@ -28,7 +28,7 @@ from structmax.inference.sample import sample
 class ReinMax(AbstractChoice):
     """z a draw of p(y) ∝ exp⟨θ, y⟩ forward; ∂L/∂θ = ½ (∇μ(θ) g + (z − μ)⟨z − μ, g⟩). Its mean is exact for quadratic L.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x = torch.zeros(3, requires_grad=True)
         >>> g = torch.Generator().manual_seed(0)

@@ -31,7 +31,7 @@ class Relax(AbstractEstimator):
         temperature: t > 0 of the relaxation.
         weight: η, how much of f's own relaxation is part of the control variate.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x, cost = torch.zeros(1000, 3, requires_grad=True), torch.tensor([3.0, 2.0, 1.0])
         >>> control = torch.nn.Linear(3, 1)

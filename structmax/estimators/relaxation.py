@@ -18,7 +18,7 @@ class Relaxation(AbstractSurrogate):
         point: `Marginals(temperature)`, `SparseMarginals(temperature)`, `Smoothed(omega)` or `Softmax(dim)`.
         noise: added to the scores, if any: `Gumbel()`, `Logistic()`, `Normal()` or `SumOfGamma(k)`.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x = torch.tensor([[2.0, 0.0], [0.0, 1.5]], requires_grad=True)
         >>> estimator = structmax.Relaxation(structmax.Smoothed(structmax.L2()))
@@ -54,7 +54,7 @@ def GumbelSoftmax(temperature: float = 1.0) -> Relaxation:  # noqa: N802
     Returns:
         `Relaxation(Marginals(temperature), Gumbel())`.
 
-    Example:
+    Examples:
         >>> import structmax
         >>> structmax.GumbelSoftmax(0.5)
         Relaxation(point=Marginals(temperature=0.5), noise=Gumbel())

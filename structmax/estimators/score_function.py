@@ -18,7 +18,7 @@ class ScoreFunction(AbstractEstimator):
         baseline: b: `LeaveOneOut()`, `SelfCritical()`, `RunningMean(decay)`, `Learned(module)`, or None for 0.
         scale: `RunningScale(decay)` to divide credits by their running standard deviation.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x, cost = torch.zeros(3, requires_grad=True), torch.tensor([3.0, 2.0, 1.0])
         >>> estimator = structmax.ScoreFunction(1000, structmax.LeaveOneOut())

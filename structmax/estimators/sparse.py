@@ -22,7 +22,7 @@ class SparseTopK(AbstractEstimator):
     Args:
         k: how many of the best structures may have probability, ≥ 1.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x, cost = torch.tensor([0.0, 1.4, 2.0]), torch.tensor([3.0, 2.0, 1.0])
         >>> structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), structmax.SparseTopK(3))
@@ -61,7 +61,7 @@ class SparseSupport(AbstractEstimator):
     Args:
         temperature: > 0; fewer structures as it falls.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x, cost = torch.tensor([0.0, 1.4, 2.0]), torch.tensor([3.0, 2.0, 1.0])
         >>> structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), structmax.SparseSupport())

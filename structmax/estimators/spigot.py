@@ -69,7 +69,7 @@ class Spigot(AbstractSpigot):
         projection: `Polytope()`, exact; or as in the paper `Simplices(dim)`, `Box(budget=True)`, `Box()`; or
             `WholeSpace()`.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x = torch.tensor([0.2, 1.5, 0.3], requires_grad=True)
         >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.Spigot())
@@ -97,7 +97,7 @@ class SpigotCE(AbstractSpigot):
         steps: how many projected steps, ≥ 1.
         projection: as in `Spigot`.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x = torch.zeros(2, requires_grad=True)
         >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.SpigotCE(step=0.5))
@@ -127,7 +127,7 @@ class SpigotEG(AbstractChoice):
     Args:
         step: η, > 0.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x = torch.zeros(2, requires_grad=True)
         >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.SpigotEG())

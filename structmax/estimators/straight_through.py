@@ -20,7 +20,7 @@ class StraightThrough(AbstractChoice):
         backward: `Identity()`, `Marginals(temperature)`, `SparseMarginals(temperature)`, `Smoothed(omega)` or
             `Softmax(dim)`.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x = torch.tensor([[2.0, 0.0], [0.0, 1.0]], requires_grad=True)
         >>> z = structmax.surrogate(x, structmax.Matching(), structmax.StraightThrough())

@@ -23,7 +23,7 @@ class SumAndSample(AbstractEstimator):
     Args:
         k: how many structures are summed, ≥ 1.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x, cost = torch.tensor([9.0, 9.0, 0.0, 0.0]), torch.tensor([1.0, 3.0, 2.0, 2.0])
         >>> g = torch.Generator().manual_seed(0)

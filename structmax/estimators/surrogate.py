@@ -123,7 +123,7 @@ def surrogate(
         z: fields, shapes and dtype of the scores; zeros where nothing is feasible. Differentiable once, where the
         gradient is invented; padding and forbidden parts get exactly 0.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x = torch.tensor([0.2, 1.5, 0.3], requires_grad=True)
         >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.StraightThrough(structmax.Marginals()))

@@ -21,7 +21,7 @@ class Vimco(AbstractEstimator):
     Args:
         samples: K ≥ 2.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x, log_weight = torch.zeros(3), torch.tensor([0.0, 1.0, 2.0])
         >>> g = torch.Generator().manual_seed(0)

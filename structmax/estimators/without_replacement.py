@@ -36,7 +36,7 @@ class SampleWithoutReplacement(AbstractEstimator):
     Args:
         k: how many distinct structures are drawn, 1 to 16. With k = 1 it is `ScoreFunction()`.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x, cost = torch.zeros(3, requires_grad=True), torch.tensor([3.0, 2.0, 1.0])
         >>> estimator = structmax.SampleWithoutReplacement(3)

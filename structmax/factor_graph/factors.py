@@ -90,7 +90,7 @@ class Xor(_Sum):
     Args:
         over: variables or slices of them, negated or not.
 
-    Example:
+    Examples:
         >>> import structmax
         >>> tag = structmax.Variables("tag", (4, 3))
         >>> factors = [structmax.Xor(tag[i]) for i in range(4)]
@@ -103,7 +103,7 @@ class Xor(_Sum):
 class AtMostOne(_Sum):
     """No two of the literals are on.
 
-    Example:
+    Examples:
         >>> import structmax
         >>> factor = structmax.AtMostOne(structmax.Variables("topic", (5,)))
     """
@@ -115,7 +115,7 @@ class AtMostOne(_Sum):
 class Or(_Sum):
     """At least one of the literals is on.
 
-    Example:
+    Examples:
         >>> import structmax
         >>> topic = structmax.Variables("topic", (5,))
         >>> factor = structmax.Or(topic[:2], ~topic[4])
@@ -128,7 +128,7 @@ class Or(_Sum):
 class Imply(_Sum):
     """Where all literals but the last are on, the last is: x₁ ∧ … ∧ x_k → z.
 
-    Example:
+    Examples:
         >>> import structmax
         >>> topic = structmax.Variables("topic", (5,))
         >>> factor = structmax.Imply(topic[0], topic[3])
@@ -142,7 +142,7 @@ class Imply(_Sum):
 class XorOut(_Sum):
     """The last literal is on where exactly one of the others is, and no two of these are: z = x₁ + … + x_k.
 
-    Example:
+    Examples:
         >>> import structmax
         >>> topic = structmax.Variables("topic", (5,))
         >>> factor = structmax.XorOut(topic[:4], topic[4])
@@ -161,7 +161,7 @@ class Budget(_Sum):
         at_most: the largest number that may be on, or
         exactly: the number that is on.
 
-    Example:
+    Examples:
         >>> import structmax
         >>> word = structmax.Variables("word", (20,))
         >>> factor = structmax.Budget(word, at_most=5)
@@ -188,7 +188,7 @@ class Knapsack(_Sum):
         costs: one number ≥ 0 for each, in order.
         capacity: what they may sum to.
 
-    Example:
+    Examples:
         >>> import structmax
         >>> item = structmax.Variables("item", (3,))
         >>> factor = structmax.Knapsack(item, costs=[2.0, 1.5, 4.0], capacity=5.0)
@@ -211,7 +211,7 @@ class Knapsack(_Sum):
 class OrOut(AbstractFactor):
     """The last literal is on where any of the others is, and only there: z = x₁ ∨ … ∨ x_k.
 
-    Example:
+    Examples:
         >>> import structmax
         >>> topic = structmax.Variables("topic", (5,))
         >>> factor = structmax.OrOut(topic[:4], topic[4])
@@ -229,7 +229,7 @@ class OrOut(AbstractFactor):
 class AndOut(OrOut):
     """The last literal is on where all of the others are, and only there: z = x₁ ∧ … ∧ x_k.
 
-    Example:
+    Examples:
         >>> import structmax
         >>> topic = structmax.Variables("topic", (5,))
         >>> factor = structmax.AndOut(topic[:4], topic[4])
@@ -248,7 +248,7 @@ class Pair(AbstractFactor):
         second: what it is paired with, of the same shape.
         score: free variables of that shape. Positive scores attract, negative ones repel.
 
-    Example:
+    Examples:
         >>> import structmax
         >>> word, bond = structmax.Variables("word", (6,)), structmax.Variables("bond", (5,), free=True)
         >>> factor = structmax.Pair(word[:-1], word[1:], score=bond)
@@ -290,7 +290,7 @@ class Factor(AbstractFactor):
         over: for each part tensor of the structure, in order, variables or a slice of its shape without the batch.
             Those that are `free` are scored, but not regularised: the transitions of a chain.
 
-    Example:
+    Examples:
         >>> import structmax
         >>> arc = structmax.Variables("arc", (6, 6))
         >>> factor = structmax.Factor(structmax.SpanningTree(single_root=True), arc)
@@ -328,7 +328,7 @@ class Dense(Factor):
         groups: for each variable of many values its states, a vector of literals.
         score: free variables of shape (C₁, …, C_k), the sizes of the groups.
 
-    Example:
+    Examples:
         >>> import structmax
         >>> tag = structmax.Variables("tag", (2, 3))
         >>> factor = structmax.Dense(tag[0], tag[1], score=structmax.Variables("joint", (3, 3), free=True))

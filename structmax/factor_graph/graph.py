@@ -32,7 +32,7 @@ class FactorGraph:
     Args:
         items: factors, and variables that are in none.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x = structmax.Variables("x", (2, 2))
         >>> lines = [structmax.Xor(line) for line in (x[0], x[1], x[:, 0], x[:, 1])]
@@ -76,7 +76,7 @@ class FactorGraph:
         Returns:
             A `Relaxed`. An instance that no point satisfies has zeros and value −inf.
 
-        Example:
+        Examples:
             >>> import torch, structmax
             >>> word = structmax.Variables("word", (4,))
             >>> graph = structmax.FactorGraph(structmax.Budget(word, at_most=2), structmax.Imply(word[3], word[0]))
@@ -145,7 +145,7 @@ class FactorGraph:
         Returns:
             A `Best`.
 
-        Example:
+        Examples:
             >>> import torch, structmax
             >>> word = structmax.Variables("word", (3,))
             >>> pairs = [structmax.AtMostOne(word[i], word[j]) for i, j in ((0, 1), (0, 2), (1, 2))]

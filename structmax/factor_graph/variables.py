@@ -25,7 +25,7 @@ class Variables:
         free: a factor's own parts, such as the transitions of a chain: scored, but not regularised, and in no other
             factor.
 
-    Example:
+    Examples:
         >>> import structmax
         >>> tag = structmax.Variables("tag", (4, 3))
         >>> tag[0].shape, (~tag[:, 1]).shape

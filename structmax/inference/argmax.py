@@ -18,7 +18,7 @@ def argmax(scores: Scores, structure: AbstractStructure, *, backend: str = "auto
         0/1 parts with fields, shapes and dtype of the scores; all zeros where nothing is feasible.
         `structure.decode` turns them into indices.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.argmax(torch.tensor([0.2, 1.5, 0.3]), structmax.Simplex())
         tensor([0., 1., 0.])

@@ -117,7 +117,7 @@ def csparsemax(
     Returns:
         Probabilities, shape and dtype of the scores.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.csparsemax(torch.tensor([0.0, 1.0, 3.0]), upper=torch.tensor([1.0, 1.0, 0.5]))
         tensor([0.0000, 0.5000, 0.5000])
@@ -151,7 +151,7 @@ def csoftmax(
     Returns:
         Probabilities, shape and dtype of the scores.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.csoftmax(torch.tensor([0.0, 0.0, 3.0]), upper=0.5)
         tensor([0.2500, 0.2500, 0.5000])
@@ -183,7 +183,7 @@ def budget(
     Returns:
         Shape and dtype of the scores, entries in [0, 1].
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.budget(torch.tensor([0.0, 0.2, 3.0, -1.0]), budget=2)
         tensor([0.4000, 0.6000, 1.0000, 0.0000])

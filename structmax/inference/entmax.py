@@ -291,7 +291,7 @@ def entmax(
     Returns:
         Probabilities, shape and dtype of the scores. A row without a usable entry is all zeros.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.entmax(torch.tensor([0.0, 1.0, 2.0]), alpha=1.5)
         tensor([0.0000, 0.1693, 0.8307])
@@ -324,7 +324,7 @@ def softmax(
     Returns:
         Probabilities, shape and dtype of the scores.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.softmax(torch.tensor([[0.0, 1.0], [0.0, 1.0]]), mask=torch.tensor([[True, True], [False, False]]))
         tensor([[0.2689, 0.7311],
@@ -353,7 +353,7 @@ def sparsemax(
     Returns:
         Probabilities, shape and dtype of the scores.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.sparsemax(torch.tensor([0.0, 1.0, 1.5]))
         tensor([0.0000, 0.2500, 0.7500])
@@ -383,7 +383,7 @@ def entmax15(
     Returns:
         Probabilities, shape and dtype of the scores.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.entmax15(torch.tensor([0.0, 1.0, 2.0]))
         tensor([0.0000, 0.1693, 0.8307])
@@ -415,7 +415,7 @@ def topk_sparsemax(
     Returns:
         Probabilities, shape and dtype of the scores.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.topk_sparsemax(torch.tensor([1.0, 1.2, 1.1, 0.9]), k=2)
         tensor([0.0000, 0.5500, 0.4500, 0.0000])
@@ -453,7 +453,7 @@ def smoothed_max(
     Returns:
         The scores' shape without `dim`. −inf where no entry may be used.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x = torch.tensor([0.0, 1.0, 1.5])
         >>> structmax.smoothed_max(x, alpha=1.0), structmax.smoothed_max(x, alpha=2.0)

@@ -46,7 +46,7 @@ def entropy(scores: Scores, structure: AbstractStructure, *, backend: str = "aut
     Returns:
         The batch shape; finite, with finite gradients, for any pattern of −inf.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.entropy(torch.tensor([0.0, 0.0, -torch.inf]), structmax.Simplex())
         tensor(0.6931)
@@ -68,7 +68,7 @@ def cross_entropy(p: Scores, q: Scores, structure: AbstractStructure, *, backend
     Returns:
         The batch shape; +inf where p gives mass to what q forbids.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> p, q = torch.tensor([0.0, 0.0]), torch.tensor([0.0, 1.0])
         >>> structmax.cross_entropy(p, q, structmax.Simplex())
@@ -96,7 +96,7 @@ def kl_divergence(p: Scores, q: Scores, structure: AbstractStructure, *, backend
     Returns:
         The batch shape; +inf where p gives mass to what q forbids, finite everywhere else.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> p, q = torch.tensor([0.0, 0.0, -torch.inf]), torch.tensor([0.0, 1.0, -torch.inf])
         >>> structmax.kl_divergence(p, q, structmax.Simplex())
@@ -130,7 +130,7 @@ def log_prob(
     Returns:
         The batch shape of `parts`; −inf for a structure with a forbidden part.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.log_prob(torch.tensor([0.0, 1.0]), structmax.Simplex(), torch.tensor([0.0, 1.0]))
         tensor(-0.3133)
@@ -182,7 +182,7 @@ def log_count(scores: Scores, structure: AbstractStructure, *, backend: str = "a
     Returns:
         The batch shape, float64; −inf for an instance in which nothing is feasible.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.log_count(torch.zeros(5, 5), structmax.BinaryTree()).exp()
         tensor(14.0000, dtype=torch.float64)

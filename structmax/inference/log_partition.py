@@ -25,7 +25,7 @@ def log_partition(scores: Scores, structure: AbstractStructure, *, backend: str 
     Returns:
         The batch shape. −inf for an instance in which nothing is feasible.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.log_partition(torch.tensor([0.0, 0.0, -torch.inf]), structmax.Simplex())
         tensor(0.6931)
@@ -45,7 +45,7 @@ def marginals(scores: Scores, structure: AbstractStructure, *, backend: str = "a
     Returns:
         Fields and shapes of the scores; zeros for an instance in which nothing is feasible.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.marginals(torch.tensor([0.0, 0.0, -torch.inf]), structmax.Simplex())
         tensor([0.5000, 0.5000, 0.0000])

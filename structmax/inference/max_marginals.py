@@ -17,7 +17,7 @@ def max_marginals(scores: Scores, structure: AbstractStructure, *, backend: str 
     Returns:
         Fields and shapes of the scores; no gradient.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.max_marginals(torch.tensor([0.2, 1.5, 0.3]), structmax.Simplex())
         tensor([0.2000, 1.5000, 0.3000])

@@ -79,7 +79,7 @@ def normmax(
     Returns:
         Probabilities, shape and dtype of the scores.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.normmax(torch.tensor([0.0, 1.0, 1.5]))
         tensor([0.0000, 0.3110, 0.6890])

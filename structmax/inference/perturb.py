@@ -97,7 +97,7 @@ def perturb_and_map(
     Returns:
         0/1 parts, `sample_shape` followed by fields and shapes of the scores; zeros where nothing is feasible.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> g = torch.Generator().manual_seed(0)
         >>> x = torch.tensor([[2.0, 0.0], [0.0, 2.0]])

@@ -155,7 +155,7 @@ def prox_tv(
     Returns:
         Shape and dtype of the scores; 0 at entries taken out.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.prox_tv(torch.tensor([0.0, 1.0, 5.0, 5.5]), lam=1.0)
         tensor([1.0000, 1.0000, 4.7500, 4.7500])
@@ -190,7 +190,7 @@ def prox_owl(
     Returns:
         Shape and dtype of the scores; 0 at entries taken out.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.prox_owl(torch.tensor([3.0, -2.9, 0.5]), torch.tensor([2.0, 1.0, 0.0]))
         tensor([ 1.4500, -1.4500,  0.5000])
@@ -233,7 +233,7 @@ def fusedmax(
     Returns:
         Probabilities, shape and dtype of the scores.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.fusedmax(torch.tensor([1.0, 1.2, 0.9, -1.0]), lam=0.3)
         tensor([0.3500, 0.3500, 0.3000, 0.0000])
@@ -266,7 +266,7 @@ def oscarmax(
     Returns:
         Probabilities, shape and dtype of the scores.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.oscarmax(torch.tensor([1.0, -1.0, 1.2]), lam=0.1)
         tensor([0.4500, 0.0000, 0.5500])

@@ -31,7 +31,7 @@ def sample(
     Returns:
         0/1 parts, `sample_shape` followed by fields and shapes of the scores; zeros where nothing is feasible.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> g = torch.Generator().manual_seed(0)
         >>> draws = structmax.sample(torch.tensor([0.0, 1.0, -torch.inf]), structmax.Simplex(), (1000,), generator=g)
@@ -70,7 +70,7 @@ def sample_without_replacement(
         `parts` with n in front of the scores' shape, in the order drawn, and `log_probs` (n, batch), the log p(y) of
         each in the whole set. Not differentiable: `log_prob` of the parts is.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> g = torch.Generator().manual_seed(0)
         >>> x = torch.tensor([0.0, 1.0, -torch.inf])

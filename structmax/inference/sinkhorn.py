@@ -132,7 +132,7 @@ def sinkhorn(
         violation of a sum, `iterations`, and whether it `converged`; a warning says if some did not. Where no matching
         exists: zeros, and the value −inf.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.sinkhorn(torch.tensor([[2.0, 0.0], [1.0, 1.0]])).marginals
         tensor([[0.7311, 0.2689],

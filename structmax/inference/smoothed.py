@@ -107,7 +107,7 @@ def smoothed(scores: Scores, structure: AbstractStructure, omega: Regulariser, *
     Returns:
         The batch shape. −inf for an instance in which nothing is feasible.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x = torch.tensor([[0.0, 1.0], [1.5, 0.0]])
         >>> structmax.smoothed(x, structmax.MonotoneAlignment(), structmax.L2(1.0))
@@ -131,7 +131,7 @@ def smoothed_marginals(
     Returns:
         Fields and shapes of the scores, differentiable; zeros for an instance in which nothing is feasible.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x = torch.tensor([[0.0, 1.0], [1.5, 0.0]])
         >>> structmax.smoothed_marginals(x, structmax.MonotoneAlignment(), structmax.L2(1.0))
@@ -164,7 +164,7 @@ def smoothed_sample(
     Returns:
         0/1 parts, `sample_shape` followed by fields and shapes of the scores; zeros where nothing is feasible.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
         >>> structmax.smoothed_sample(x, structmax.MonotoneAlignment(), structmax.L2(1.0), (5,)).mean(0)
@@ -220,7 +220,7 @@ def smoothed_log_prob(
     Returns:
         The batch shape of `parts`; −inf for a structure the walk never takes. Differentiable once in the scores.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x, paths = torch.tensor([[0.0, 1.0], [1.5, 0.0]]), structmax.MonotoneAlignment()
         >>> best, second, third = structmax.topk(x, paths, 3).parts

@@ -70,7 +70,7 @@ squared_distance_rule = rule(SquaredDistance)
 def squared_distance(x: Tensor, y: Tensor) -> Tensor:
     """‖x_i − y_j‖² for all pairs of points: (…, N, D) and (…, M, D) to (…, N, M). Exactly 0 for equal points.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.squared_distance(torch.tensor([[0.0], [3.0]]), torch.tensor([[0.0], [1.0]]))
         tensor([[0., 1.],
@@ -154,7 +154,7 @@ def soft_dtw(
     Returns:
         The batch shape.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x = torch.tensor([0.0, 1.0, 2.0]).unsqueeze(-1)
         >>> y = torch.tensor([0.0, 0.0, 1.0, 2.0, 2.0]).unsqueeze(-1)
@@ -197,7 +197,7 @@ def soft_dtw_alignment(
     Returns:
         (…, N, M), differentiable.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x = torch.tensor([0.0, 1.0]).unsqueeze(-1)
         >>> y = torch.tensor([0.0, 0.0, 1.0]).unsqueeze(-1)
@@ -242,7 +242,7 @@ def soft_dtw_divergence(
     Returns:
         The batch shape.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x = torch.tensor([0.0, 1.0, 2.0]).unsqueeze(-1)
         >>> structmax.soft_dtw_divergence(x, x), structmax.soft_dtw_divergence(x, x + 1) > 0
@@ -307,7 +307,7 @@ def soft_dtw_barycentre(
     Returns:
         `Barycentre(series, objective, steps, converged)`, without a gradient.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> bumps = torch.tensor([[0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]).unsqueeze(-1)
         >>> structmax.soft_dtw_barycentre(bumps, gamma=0.01).converged

@@ -95,7 +95,7 @@ def soft_permutation(
     Returns:
         (…, n, n): row i is a distribution over the values that may stand at position i. Differentiable.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x = torch.tensor([3.0, 1.0, 1.5])
         >>> p = structmax.soft_permutation(x, structmax.L2(0.5))
@@ -137,7 +137,7 @@ def soft_rank(
     Returns:
         Shape and dtype of the values, differentiable; sums to n(n + 1)/2.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.soft_rank(torch.tensor([2.9, 0.1, 1.2]), structmax.L2(0.1))
         tensor([3., 1., 2.])
@@ -177,7 +177,7 @@ def soft_sort(
     Returns:
         Shape and dtype of the values, differentiable; has the sum of the values.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.soft_sort(torch.tensor([2.9, 0.1, 1.2]), structmax.L2(0.1))
         tensor([0.1000, 1.2000, 2.9000])

@@ -82,7 +82,7 @@ def sparse_marginals(
     Returns:
         Fields, shapes and dtype of the scores, differentiable; exactly 0 for parts of no selected structure.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.sparse_marginals(torch.tensor([[2.0, 1.5], [1.0, 0.8]]), structmax.Matching())
         tensor([[0.5750, 0.4250],

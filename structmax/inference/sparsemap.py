@@ -293,7 +293,7 @@ def sparsemap(
         A `SparseMAP` with `marginals`, `structures`, `probabilities`, `value`, and per instance `counts`, `iterations`,
         `converged` and `gap`. An instance in which nothing is feasible has zeros, value −inf and no structures.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> unary, pairwise = torch.tensor([[1.0, 0.5], [2.0, 0.0], [0.0, 2.0]]), torch.zeros(2, 2)
         >>> chain = structmax.LinearChain()

@@ -60,7 +60,7 @@ def topk(scores: Scores, structure: AbstractStructure, k: int, *, backend: str =
     Returns:
         `values` (k, batch), differentiable, and `parts` with k in front of the scores' shape.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> values, parts = structmax.topk(torch.tensor([0.2, 1.5, 0.3]), structmax.Simplex(), 2)
         >>> values

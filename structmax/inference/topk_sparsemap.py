@@ -49,7 +49,7 @@ def topk_sparsemap(
         A `TopKSparse` with `marginals`, `probabilities`, `structures`, and per instance `exact`: whether the k-th best
         has probability 0 or does not exist, so that the answer is that for all of Y.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> found = structmax.topk_sparsemap(torch.tensor([1.0, -0.2, 0.1]), structmax.Bits(), 3)
         >>> found.probabilities

@@ -140,7 +140,7 @@ def entmax_loss(
     Returns:
         A scalar, or the scores' shape without `dim` for "none".
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x = torch.tensor([[0.0, 1.0, 3.0], [0.0, 0.0, 0.0]])
         >>> structmax.entmax_loss(x, torch.tensor([2, 0]), alpha=1.5, reduction="none")
@@ -192,7 +192,7 @@ def sparsemax_loss(
         label_smoothing: share of the target spread evenly over the classes.
         backend: "auto", "numba", "triton" or "reference".
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.sparsemax_loss(torch.tensor([[0.0, 0.5]]), torch.tensor([1]))
         tensor(0.0625)
@@ -235,7 +235,7 @@ def entmax15_loss(
         label_smoothing: share of the target spread evenly over the classes.
         backend: "auto", "numba", "triton" or "reference".
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.entmax15_loss(torch.tensor([[0.0, 2.0]]), torch.tensor([1]))
         tensor(0.)
@@ -278,7 +278,7 @@ def normmax_loss(
         label_smoothing: share of the target spread evenly over the classes.
         backend: "auto" or "reference".
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.normmax_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
         tensor(0.2929)

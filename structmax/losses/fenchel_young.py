@@ -171,7 +171,7 @@ def fenchel_young(
     Returns:
         A scalar, or the batch shape for "none". +inf for a target with a forbidden part.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x, y = torch.tensor([[1.0, 0.5], [0.0, 2.0]]), torch.tensor([[0.0, 1.0], [1.0, 0.0]])
         >>> structmax.fenchel_young(x, structmax.Matching(), y, structmax.Zero())

@@ -69,7 +69,7 @@ def crf_loss(
     Returns:
         A scalar, or the batch shape for "none". +inf for a target with a forbidden part.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> chain = structmax.LinearChain()
         >>> scores = (torch.zeros(3, 2), torch.zeros(2, 2))
@@ -101,7 +101,7 @@ def perceptron_loss(
     Returns:
         A scalar, or the batch shape for "none". +inf for a target with a forbidden part.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.perceptron_loss(torch.tensor([0.0, 1.5]), structmax.Simplex(), torch.tensor([1.0, 0.0]))
         tensor(1.5000)
@@ -134,7 +134,7 @@ def svm_loss(
     Returns:
         A scalar, or the batch shape for "none". +inf for a target with a forbidden part.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.svm_loss(torch.tensor([0.0, 0.2, 0.9]), structmax.Simplex(), torch.tensor([0.0, 0.0, 1.0]))
         tensor(0.3000)
@@ -167,7 +167,7 @@ def softmax_margin_loss(
     Returns:
         A scalar, or the batch shape for "none". +inf for a target with a forbidden part.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.softmax_margin_loss(torch.zeros(2), structmax.Simplex(), torch.tensor([1.0, 0.0]))  # log(1 + e)
         tensor(1.3133)
@@ -199,7 +199,7 @@ def sparsemap_loss(
     Returns:
         A scalar, or the batch shape for "none". +inf for a target with a forbidden part.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.sparsemap_loss(torch.tensor([0.0, 0.5]), structmax.Simplex(), torch.tensor([0.0, 1.0]))
         tensor(0.0625)
@@ -234,7 +234,7 @@ def margin_sparsemap_loss(
     Returns:
         A scalar, or the batch shape for "none". +inf for a target with a forbidden part.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.margin_sparsemap_loss(torch.tensor([0.0, 1.5]), structmax.Simplex(), torch.tensor([0.0, 1.0]))
         tensor(0.0625)
@@ -266,7 +266,7 @@ def smoothed_loss(
     Returns:
         A scalar, or the batch shape for "none". +inf for a target with a forbidden part.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x, y = torch.tensor([[0.0, 1.0], [1.5, 0.0]]), torch.tensor([[1.0, 0.0], [1.0, 1.0]])
         >>> structmax.smoothed_loss(x, structmax.MonotoneAlignment(), y, structmax.L2(1.0))
@@ -308,7 +308,7 @@ def perturbed_loss(
     Returns:
         A scalar, or the batch shape for "none". +inf for a target with a forbidden part.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.perturbed_loss(torch.tensor([9.0, 0.0]), structmax.Simplex(), torch.tensor([1.0, 0.0]))
         tensor(0.)
@@ -346,7 +346,7 @@ def risk(
     Returns:
         A scalar, or the batch shape for "none".
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.risk(torch.zeros(4), structmax.Simplex(), torch.tensor([1.0, 0.0, 0.0, 0.0]))
         tensor(0.7500)

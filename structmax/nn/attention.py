@@ -106,7 +106,7 @@ class Attention(AbstractAttention):
         heads: how many.
         mapping: a module of scores (…, heads, Q, K) and a `mask` to weights; by default `Softmax()`.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> mapping = structmax.nn.Entmax(alpha=torch.nn.Parameter(torch.full((4,), 1.5)))
         >>> attention = structmax.nn.Attention(16, heads=4, mapping=mapping)

@@ -24,7 +24,7 @@ class Biaffine(nn.Module):
         labels: C, for labelled arcs; by default arcs have none.
         dropout: the share of hidden features that training leaves out.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> biaffine = structmax.nn.Biaffine(8, 16)
         >>> words, heads = torch.randn(2, 5, 8), torch.tensor([[2, 0, 2, 3, 4], [0, 1, 2, -1, -1]])

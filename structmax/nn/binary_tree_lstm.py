@@ -17,7 +17,7 @@ class BinaryTreeLSTM(nn.Module):
         input_size: D, features of a leaf.
         hidden_size: H, of a state.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> _ = torch.manual_seed(0)
         >>> lstm, words, scores = structmax.nn.BinaryTreeLSTM(4, 3), torch.randn(2, 5, 4), torch.randn(2, 5, 5)

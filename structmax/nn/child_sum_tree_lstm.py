@@ -36,7 +36,7 @@ class ChildSumTreeLSTM(nn.Module):
         input_size: D, features of a word.
         hidden_size: H, of a state.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> lstm, words = structmax.nn.ChildSumTreeLSTM(4, 3), torch.randn(2, 5, 4)
         >>> scores = torch.randn(2, 6, 6, requires_grad=True)

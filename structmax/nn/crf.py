@@ -46,7 +46,7 @@ class CRF(nn.Module):
             never decoded, and tags that break the rules have log-likelihood −inf.
         ignore_index: the tag that says "unknown", usually −100. By default every kept step should have a tag.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> crf = structmax.nn.CRF(num_tags=3, batch_first=True)
         >>> emissions, tags = torch.zeros(2, 4, 3), torch.tensor([[0, 1, 2, 0], [2, 2, 0, 0]])

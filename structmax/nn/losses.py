@@ -29,7 +29,7 @@ class Loss(nn.Module):
 class SparsemaxLoss(Loss):
     """`structmax.sparsemax_loss` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.nn.SparsemaxLoss()(torch.tensor([[0.0, 0.5]]), torch.tensor([1]))
         tensor(0.0625)
@@ -53,7 +53,7 @@ class SparsemaxLoss(Loss):
 class Entmax15Loss(Loss):
     """`structmax.entmax15_loss` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.nn.Entmax15Loss()(torch.tensor([[0.0, 2.0]]), torch.tensor([1]))
         tensor(0.)
@@ -77,7 +77,7 @@ class Entmax15Loss(Loss):
 class EntmaxLoss(Loss):
     """`structmax.entmax_loss` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.nn.EntmaxLoss(alpha=1.0)(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
         tensor(0.6931)
@@ -107,7 +107,7 @@ class EntmaxLoss(Loss):
 class NormmaxLoss(Loss):
     """`structmax.normmax_loss` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.nn.NormmaxLoss(alpha=2.0)(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
         tensor(0.2929)

@@ -38,7 +38,7 @@ class Mapping(nn.Module):
 class Softmax(Mapping):
     """`structmax.softmax` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.nn.Softmax(dim=0)(torch.zeros(2))
         tensor([0.5000, 0.5000])
@@ -53,7 +53,7 @@ class Softmax(Mapping):
 class Sparsemax(Mapping):
     """`structmax.sparsemax` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.nn.Sparsemax()(torch.tensor([0.0, 2.0]))
         tensor([0., 1.])
@@ -68,7 +68,7 @@ class Sparsemax(Mapping):
 class Entmax15(Mapping):
     """`structmax.entmax15` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.nn.Entmax15()(torch.tensor([0.0, 2.0]))
         tensor([0., 1.])
@@ -83,7 +83,7 @@ class Entmax15(Mapping):
 class Entmax(Mapping):
     """`structmax.entmax` as a module. An `alpha` that is a Parameter is trained: one for all, or one for each head.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> attention = structmax.nn.Entmax(alpha=torch.nn.Parameter(torch.full((8,), 1.5)))
         >>> attention(torch.zeros(2, 8, 5, 5)).sum(-1).shape
@@ -99,7 +99,7 @@ class Entmax(Mapping):
 class TopkSparsemax(Mapping):
     """`structmax.topk_sparsemax` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.nn.TopkSparsemax(k=2)(torch.zeros(4)).count_nonzero()
         tensor(2)
@@ -114,7 +114,7 @@ class TopkSparsemax(Mapping):
 class Normmax(Mapping):
     """`structmax.normmax` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.nn.Normmax(alpha=2.0)(torch.zeros(2))
         tensor([0.5000, 0.5000])
@@ -129,7 +129,7 @@ class Normmax(Mapping):
 class Budget(Mapping):
     """`structmax.budget` as a module. A `budget` that is a Parameter is trained.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.nn.Budget(budget=2)(torch.zeros(4))
         tensor([0.5000, 0.5000, 0.5000, 0.5000])
@@ -144,7 +144,7 @@ class Budget(Mapping):
 class Csparsemax(Mapping):
     """`structmax.csparsemax` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.nn.Csparsemax(upper=0.6)(torch.tensor([0.0, 5.0]))
         tensor([0.4000, 0.6000])
@@ -159,7 +159,7 @@ class Csparsemax(Mapping):
 class Csoftmax(Mapping):
     """`structmax.csoftmax` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.nn.Csoftmax(upper=0.6)(torch.tensor([0.0, 5.0]))
         tensor([0.4000, 0.6000])
@@ -174,7 +174,7 @@ class Csoftmax(Mapping):
 class Fusedmax(Mapping):
     """`structmax.fusedmax` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.nn.Fusedmax(lam=1.0)(torch.tensor([1.0, 1.2, -3.0]))
         tensor([0.5000, 0.5000, 0.0000])
@@ -189,7 +189,7 @@ class Fusedmax(Mapping):
 class Oscarmax(Mapping):
     """`structmax.oscarmax` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.nn.Oscarmax(lam=0.5)(torch.tensor([1.0, -3.0, 1.2]))
         tensor([0.5000, 0.0000, 0.5000])
@@ -204,7 +204,7 @@ class Oscarmax(Mapping):
 class ProxTv(Mapping):
     """`structmax.prox_tv` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.nn.ProxTv(lam=1.0)(torch.tensor([0.0, 4.0]))
         tensor([1., 3.])
@@ -219,7 +219,7 @@ class ProxTv(Mapping):
 class ProxOwl(Mapping):
     """`structmax.prox_owl` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.nn.ProxOwl(torch.tensor([1.0, 1.0]))(torch.tensor([3.0, 0.5]))
         tensor([2., 0.])
@@ -234,7 +234,7 @@ class ProxOwl(Mapping):
 class SmoothedMax(Mapping):
     """`structmax.smoothed_max` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.nn.SmoothedMax(alpha=2.0)(torch.tensor([0.0, 3.0]))
         tensor(3.)
@@ -249,7 +249,7 @@ class SmoothedMax(Mapping):
 class GumbelSoftmax(Mapping):
     """`structmax.gumbel_softmax` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.nn.GumbelSoftmax(hard=True)(torch.zeros(4)).sum()
         tensor(1.)
@@ -264,7 +264,7 @@ class GumbelSoftmax(Mapping):
 class GumbelSparsemax(Mapping):
     """`structmax.gumbel_sparsemax` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.nn.GumbelSparsemax(hard=True)(torch.zeros(4)).sum()
         tensor(1.)
@@ -279,7 +279,7 @@ class GumbelSparsemax(Mapping):
 class GumbelEntmax(Mapping):
     """`structmax.gumbel_entmax` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.nn.GumbelEntmax(alpha=1.5, hard=True)(torch.zeros(4)).sum()
         tensor(1.)

@@ -46,7 +46,7 @@ class MergeParser(nn.Module):
         input_size: D, features of a leaf.
         hidden_size: H, of a state.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> _ = torch.manual_seed(0)
         >>> parser, words = structmax.nn.MergeParser(4, 3), torch.randn(2, 5, 4)

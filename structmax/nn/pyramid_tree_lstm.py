@@ -32,7 +32,7 @@ class PyramidTreeLSTM(nn.Module):
         input_size: D, features of a leaf.
         hidden_size: H, of a state.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> _ = torch.manual_seed(0)
         >>> pyramid = structmax.nn.PyramidTreeLSTM(4, 3)

@@ -21,7 +21,7 @@ class SinkhornAttention(StructuredAttention):
         heads: how many.
         temperature: > 0; weights tend to the best matching as it falls.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> attention = structmax.nn.SinkhornAttention(16, heads=2)
         >>> weights = attention(torch.randn(3, 5, 16)).weights

@@ -18,7 +18,7 @@ class SoftDTWLoss(nn.Module):
         cost: any function of two series to costs (…, N, M).
         reduction: "mean" over the instances, "sum" or "none".
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> loss = structmax.nn.SoftDTWLoss(gamma=0.1, normalise=True)
         >>> x = torch.tensor([0.0, 1.0, 2.0]).reshape(1, 3, 1)

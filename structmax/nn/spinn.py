@@ -50,7 +50,7 @@ class Spinn(nn.Module):
         hidden_size: H, of a node.
         tracker_size: of the tracker; by default H.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> spinn = structmax.nn.Spinn(input_size=8, hidden_size=16)
         >>> leaves, lengths = torch.randn(2, 5, 8), torch.tensor([5, 3])

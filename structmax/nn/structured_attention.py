@@ -44,7 +44,7 @@ class Pairs(AbstractLayout):
             structure: `Matching`, `MonotoneAlignment`, or `lambda queries, keys: Subset(3)` for a set of keys for each
             query. Pairs past the lengths are forbidden, for structures that know no lengths too.
 
-    Example:
+    Examples:
         >>> import structmax
         >>> structmax.nn.StructuredAttention(16, structmax.nn.Pairs(structmax.Matching), structmax.sparse_marginals)
         StructuredAttention(
@@ -76,7 +76,7 @@ class Segments(AbstractLayout):
     θ.unary[k] = [0, S[k]], and θ.pairwise is learnt, one for all queries. The weight of a key is that of the tag "in".
     Weights lie in [0, 1], but need not sum to 1.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> attention = structmax.nn.StructuredAttention(16, structmax.nn.Segments())
         >>> attention(torch.randn(2, 1, 16), torch.randn(2, 7, 16)).weights.shape
@@ -111,7 +111,7 @@ class Trees(AbstractLayout):
         structure: from the lengths, None or integers that broadcast to the batch, to the structure:
             `lambda lengths: SpanningTree(lengths, single_root=True)`, or the same of `ProjectiveTree`.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> layout = structmax.nn.Trees(16, lambda lengths: structmax.SpanningTree(lengths, single_root=True))
         >>> attention = structmax.nn.StructuredAttention(16, layout)
@@ -165,7 +165,7 @@ class StructuredAttention(AbstractAttention):
             `Spigot()`, `PerturbAndMap()`: then each query reads a discrete structure.
         heads: how many; each has its own structure.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> aligned = structmax.nn.StructuredAttention(
         ...     16, structmax.nn.Pairs(structmax.Matching), structmax.StraightThrough(), heads=2)

@@ -56,7 +56,7 @@ class MarginLoss(StructuredLoss):
 class CrfLoss(StructuredLoss):
     """`structmax.crf_loss` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> chain, scores = structmax.LinearChain(), (torch.zeros(3, 2), torch.zeros(2, 2))
         >>> structmax.nn.CrfLoss()(scores, chain, chain.encode(torch.tensor([0, 1, 1]), scores))  # log 8
@@ -77,7 +77,7 @@ class CrfLoss(StructuredLoss):
 class PerceptronLoss(PlainLoss):
     """`structmax.perceptron_loss` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.nn.PerceptronLoss()(torch.tensor([0.0, 1.5]), structmax.Simplex(), torch.tensor([1.0, 0.0]))
         tensor(1.5000)
@@ -92,7 +92,7 @@ class PerceptronLoss(PlainLoss):
 class SvmLoss(MarginLoss):
     """`structmax.svm_loss` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.nn.SvmLoss()(torch.tensor([0.2, 0.9]), structmax.Simplex(), torch.tensor([0.0, 1.0]))
         tensor(0.3000)
@@ -107,7 +107,7 @@ class SvmLoss(MarginLoss):
 class SoftmaxMarginLoss(MarginLoss):
     """`structmax.softmax_margin_loss` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.nn.SoftmaxMarginLoss()(torch.zeros(2), structmax.Simplex(), torch.tensor([1.0, 0.0]))
         tensor(1.3133)
@@ -122,7 +122,7 @@ class SoftmaxMarginLoss(MarginLoss):
 class SparsemapLoss(PlainLoss):
     """`structmax.sparsemap_loss` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.nn.SparsemapLoss()(torch.tensor([0.0, 0.5]), structmax.Simplex(), torch.tensor([0.0, 1.0]))
         tensor(0.0625)
@@ -137,7 +137,7 @@ class SparsemapLoss(PlainLoss):
 class MarginSparsemapLoss(MarginLoss):
     """`structmax.margin_sparsemap_loss` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.nn.MarginSparsemapLoss()(torch.tensor([0.0, 1.5]), structmax.Simplex(), torch.tensor([0.0, 1.0]))
         tensor(0.0625)
@@ -152,7 +152,7 @@ class MarginSparsemapLoss(MarginLoss):
 class SmoothedLoss(PlainLoss):
     """`structmax.smoothed_loss` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x, y = torch.tensor([[0.0, 1.0], [1.5, 0.0]]), torch.tensor([[1.0, 0.0], [1.0, 1.0]])
         >>> structmax.nn.SmoothedLoss(structmax.L2(1.0))(x, structmax.MonotoneAlignment(), y)
@@ -168,7 +168,7 @@ class SmoothedLoss(PlainLoss):
 class PerturbedLoss(StructuredLoss):
     """`structmax.perturbed_loss` as a module.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> loss = structmax.nn.PerturbedLoss(samples=3)
         >>> loss(torch.tensor([9.0, 0.0]), structmax.Simplex(), torch.tensor([1.0, 0.0]))

@@ -23,7 +23,7 @@ class TreeGCN(nn.Module):
         layers: how many arcs away a word hears.
         gated: whether messages have gates, one number each; without, g = 1.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> gcn, words = structmax.nn.TreeGCN(4, layers=2), torch.randn(2, 5, 4)
         >>> scores = torch.randn(2, 6, 6, requires_grad=True)

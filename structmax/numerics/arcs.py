@@ -17,7 +17,7 @@ class ArcConventions:
     def from_root_on_diagonal(scores: Tensor) -> Tensor:
         """Arcs (…, N + 1, N + 1) of scores (…, N, N) over words alone, with the root's arcs on the diagonal.
 
-        Example:
+        Examples:
             >>> import torch, structmax
             >>> structmax.SpanningTree.from_root_on_diagonal(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
             tensor([[0., 1., 4.],
@@ -32,7 +32,7 @@ class ArcConventions:
     def to_root_on_diagonal(arc: Tensor) -> Tensor:
         """The way back: (…, N, N) of arcs (…, N + 1, N + 1), scores or parts.
 
-        Example:
+        Examples:
             >>> import torch, structmax
             >>> scores = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
             >>> arc = structmax.SpanningTree.from_root_on_diagonal(scores)
@@ -46,7 +46,7 @@ class ArcConventions:
     def from_dependent_first(scores: Tensor) -> Tensor:
         """Arcs (…, N + 1, N + 1) of scores [m, h], a row for each dependent; its own way back.
 
-        Example:
+        Examples:
             >>> import torch, structmax
             >>> structmax.SpanningTree.from_dependent_first(torch.tensor([[0.0, 0.0], [5.0, 0.0]]))
             tensor([[0., 5.],

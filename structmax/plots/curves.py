@@ -24,7 +24,7 @@ def draw(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     Returns:
         The figure.
 
-    Example:
+    Examples:
         >>> from structmax.plots import curves
         >>> rows = [{"step": i, "epoch": i / 2, "train/loss": 1 / i, "valid/loss": 2 / i} for i in (1, 2, 3)]
         >>> len(curves.draw({"mine": rows}).axes)

@@ -33,7 +33,7 @@ def write(folder: Path) -> Path:
     Returns:
         The page's path.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from structmax.plots import report
         >>> folder = Path(tempfile.mkdtemp())

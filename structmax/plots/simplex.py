@@ -64,7 +64,7 @@ def mappings_1d(rivals: Sequence[Sequence[float]] = ((0.0,), (0.5, 0.0)), reach:
     Returns:
         The figure.
 
-    Example:
+    Examples:
         >>> from structmax.plots import simplex
         >>> len(simplex.mappings_1d().axes)
         2
@@ -95,7 +95,7 @@ def triangle(reach: float = 1.45, lines: int = 25) -> Figure:
         The figure. Above, the plane of scores, coloured by the size of the support, with level sets of the largest
         probability; below, the triangle of probabilities with the image of a square grid.
 
-    Example:
+    Examples:
         >>> from structmax.plots import simplex
         >>> len(simplex.triangle().axes)
         8
@@ -176,7 +176,7 @@ def bars(scores: Sequence[float] = SCORES, cap: float = 0.15) -> Figure:
     Returns:
         The figure.
 
-    Example:
+    Examples:
         >>> from structmax.plots import simplex
         >>> len(simplex.bars((0.0, 1.0, 2.0), cap=0.5).axes)
         12

@@ -38,7 +38,7 @@ def svg(drawing: dict[str, Any]) -> str:
     Returns:
         The SVG's text.
 
-    Example:
+    Examples:
         >>> from structmax.plots import structures
         >>> spans = {"gold": [[0, 2], [1, 2]], "induced": [[0, 2], [0, 1]]}
         >>> structures.svg({"kind": "trees", "tokens": ["a", "big", "dog"], "trees": spans}).count("node wrong")

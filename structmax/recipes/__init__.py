@@ -21,7 +21,7 @@ class Recipe:
 def names() -> list[str]:
     """Of all recipes.
 
-    Example:
+    Examples:
         >>> "clusters" in names()
         True
     """

@@ -77,7 +77,7 @@ def check_structure(structure: AbstractStructure, make_scores: MakeScores) -> li
     Returns:
         The laws that held, as "law on backend". What the structure refuses to answer is not among them.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> from structmax.testing import check_structure
         >>> held = check_structure(

@@ -31,7 +31,7 @@ class Outcome:
 def members(config: C, over: Mapping[str, Sequence[Any]], seeds: int) -> list[Member[C]]:
     """The product of all values with seeds from 0.
 
-    Example:
+    Examples:
         >>> from structmax.training import Settings
         >>> [member.name for member in members(Settings(), {"clip": [0.0, 1.0]}, seeds=2)]
         ['clip=0.0,seed=0', 'clip=0.0,seed=1', 'clip=1.0,seed=0', 'clip=1.0,seed=1']
@@ -64,7 +64,7 @@ def rows(runs: Sequence[Member[Any]], outcomes: Mapping[str, Outcome], best: str
 def mean_rows(runs: Sequence[Sequence[Mapping[str, float]]]) -> list[dict[str, float]]:
     """The learning curve of several runs: their first rows averaged, their second rows, and so on.
 
-    Example:
+    Examples:
         >>> mean_rows([[{"step": 1, "valid/loss": 4.0}, {"step": 2}], [{"step": 1, "valid/loss": 2.0}]])
         [{'step': 1, 'valid/loss': 3.0}]
     """

@@ -39,7 +39,7 @@ class Processes:
     def share(self, indices: Tensor) -> tuple[Tensor, float]:
         """The instances of this process, and the part of the batch they are.
 
-        Example:
+        Examples:
             >>> Processes(torch.device("cpu"), rank=1, count=2).share(torch.arange(5))
             (tensor([1, 3]), 0.4)
         """
@@ -119,7 +119,7 @@ def joined(device: str) -> Processes:
 def device_of(name: str) -> torch.device:
     """The device of that name; or a `RunError`, if there is none.
 
-    Example:
+    Examples:
         >>> device_of("cpu")
         device(type='cpu')
     """

@@ -16,7 +16,7 @@ class DataError(RunError, ValueError):
         line: of the fault, from 1; None if it is no single line.
         reason: what should be there, what is, and what to try.
 
-    Example:
+    Examples:
         >>> str(DataError("train.txt", 3, "should have 2 columns, but has 1"))
         'train.txt:3: should have 2 columns, but has 1'
     """

@@ -33,7 +33,7 @@ def run(recipe: type[Task[C]], config: C, folder: Path, watcher: Watcher | None 
         Diverged: the loss is not finite.
         RunError: the folder holds a run of another config, or the device is not there.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from structmax.recipes import clusters
         >>> config = clusters.Config(epochs=1, points=200, device="cpu")
@@ -65,7 +65,7 @@ def run(recipe: type[Task[C]], config: C, folder: Path, watcher: Watcher | None 
 def changed(config: Settings) -> dict[str, Any]:
     """What differs from the defaults.
 
-    Example:
+    Examples:
         >>> changed(Settings(seed=1, schedule="cosine"))
         {'seed': 1, 'schedule': 'cosine'}
     """
@@ -75,7 +75,7 @@ def changed(config: Settings) -> dict[str, Any]:
 def name_of(config: Settings) -> str:
     """A name for the run: what differs from the defaults, or "default".
 
-    Example:
+    Examples:
         >>> name_of(Settings(seed=1, bf16=True)), name_of(Settings())
         ('seed=1,bf16=True', 'default')
     """

@@ -31,7 +31,7 @@ WRITTEN = (
 def spelled(settings: Mapping[str, Any]) -> str:
     """Settings as the name of a folder.
 
-    Example:
+    Examples:
         >>> spelled({"seed": 1, "train_file": "data/a.tsv"})
         'seed=1,train_file=data_a.tsv'
     """
@@ -43,7 +43,7 @@ def spelled(settings: Mapping[str, Any]) -> str:
 class RunFolder:
     """`runs/<recipe>/<name>/`, and what is in it.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> folder = RunFolder(Path(tempfile.mkdtemp()) / "runs")
         >>> folder.write("config.json", {"seed": 1})

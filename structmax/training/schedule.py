@@ -20,7 +20,7 @@ def factor(config: Settings, step: int, steps: float, seconds: float) -> float:
         steps: of the whole run, as far as is known.
         seconds: since it began.
 
-    Example:
+    Examples:
         >>> config = Settings(schedule="linear", warm_up=2)
         >>> [factor(config, step, 6, seconds=0.0) for step in range(6)]
         [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]

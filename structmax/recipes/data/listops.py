@@ -76,7 +76,7 @@ def generate(count: int, seed: int, longest: int = 1000, without: Iterable[Expre
         longest: in tokens, brackets counted.
         without: expressions to keep out, those of a test set say.
 
-    Example:
+    Examples:
         >>> from structmax.recipes.data import listops
         >>> for expression in listops.generate(2, seed=1, longest=10):
         ...     print(*(listops.TOKENS[token] for token in expression.tokens), "=", expression.value)

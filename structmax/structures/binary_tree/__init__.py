@@ -24,7 +24,7 @@ class BinaryTree(AbstractStructure):
         lengths: the number of leaves of each instance, at most N; integers that broadcast to the batch.
         labelled: whether spans have labels.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> scores = torch.zeros(3, 3)
         >>> scores[1, 2] = 1.0

@@ -20,7 +20,7 @@ class Bits(AbstractStructure):
     Args:
         lengths: how many of the n items each instance has, padding after them; integers that broadcast to the batch.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.marginals(torch.tensor([0.0, 2.0, -torch.inf]), structmax.Bits())
         tensor([0.5000, 0.8808, 0.0000])

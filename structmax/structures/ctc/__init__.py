@@ -26,7 +26,9 @@ class Ctc(AbstractStructure):
         label_lengths: the number of labels of each instance, at most L.
         blank: the number of the symbol that stands for nothing.
 
-    Example, three frames that say 1 1, which takes a blank in between:
+    Examples:
+        Three frames that say 1 1, which takes a blank in between:
+
         >>> import torch, structmax
         >>> structure = structmax.Ctc(torch.tensor([1, 1]))
         >>> best = structmax.argmax(torch.zeros(3, 2), structure)

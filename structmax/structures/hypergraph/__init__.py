@@ -29,7 +29,9 @@ class Hypergraph(AbstractStructure):
         goal: the node whose derivations are the members, by default the last; one for each instance if a tensor
             (that is how lengths work: one hypergraph for the longest, and the goals of the shorter).
 
-    Example, paths through a diamond, 0 → {1, 2} → 3:
+    Examples:
+        Paths through a diamond, 0 → {1, 2} → 3:
+
         >>> import torch, structmax
         >>> paths = structmax.Hypergraph(
         ...     head=torch.tensor([0, 1, 2, 3, 3]),
@@ -77,7 +79,9 @@ class Hypergraph(AbstractStructure):
             sizes: its arguments.
             goal: as in the constructor.
 
-        Example, all ways to cut n tokens into pieces; part [i, j] scores the piece from i to before j:
+        Examples:
+            All ways to cut n tokens into pieces; part [i, j] scores the piece from i to before j:
+
             >>> import torch, structmax
             >>> def pieces(n):
             ...     yield 0, -1, -1

@@ -21,7 +21,9 @@ class Lattice(AbstractStructure):
         source: the node where paths start.
         sink: the node where they end.
 
-    Example, paths through a diamond, 0 → {1, 2} → 3, with a way straight through:
+    Examples:
+        Paths through a diamond, 0 → {1, 2} → 3, with a way straight through:
+
         >>> import torch, structmax
         >>> edges = torch.tensor([[0, 1], [0, 2], [1, 3], [2, 3], [0, 3]])
         >>> diamond = structmax.Lattice(edges, source=0, sink=3)

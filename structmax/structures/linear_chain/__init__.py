@@ -38,7 +38,9 @@ class LinearChain(AbstractStructure):
         keep: instead of lengths, which positions count, (…, N) bool, in any pattern: the others, say the later pieces
             of a word, are passed over. The transition into a kept position n is scored by pairwise[n − 1].
 
-    Example, the best of the sequences whose labels differ from their neighbours':
+    Examples:
+        The best of the sequences whose labels differ from their neighbours':
+
         >>> import torch, structmax
         >>> unary = torch.tensor([[2.0, 0.0], [1.0, 0.0], [3.0, 0.0]])
         >>> pairwise = torch.tensor([[-torch.inf, 0.0], [0.0, -torch.inf]])

@@ -51,7 +51,7 @@ def tag_constraints(labels: Sequence[str], scheme: str = "IOB2") -> TagConstrain
     Returns:
         `pairwise` (C, C), `start` (C,) and `end` (C,): 0 where allowed, −inf where not.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> constraints = structmax.tag_constraints(["O", "B-PER", "I-PER"])
         >>> constraints.pairwise

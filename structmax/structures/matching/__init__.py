@@ -29,7 +29,7 @@ class Matching(AbstractMatching):
         columns: the true M of each instance.
         partial: whether anything may stay single.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> scores = torch.tensor([[3.0, 2.0, -1.0], [4.0, 1.0, -2.0]])
         >>> structure = structmax.Matching()

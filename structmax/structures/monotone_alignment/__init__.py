@@ -50,7 +50,7 @@ class MonotoneAlignment(AbstractStructure):
         band: allows only cells (boundaries, with gaps) with |i − j| ≤ band (Sakoe and Chiba). An end outside the band
             cannot be reached.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> scores = torch.tensor([[0.0, 0.0, -9.0], [-9.0, -9.0, 0.0]])
         >>> structure = structmax.MonotoneAlignment()

@@ -40,7 +40,9 @@ class Pcfg(AbstractStructure):
     Args:
         lengths: the number of words of each sentence, at most N; integers that broadcast to the batch.
 
-    Example, where the one nonterminal S (0) is made of two words, or of a word and an S:
+    Examples:
+        The one nonterminal S (0) is made of two words, or of a word and an S:
+
         >>> import torch, structmax
         >>> rules = torch.full((1, 2, 2), -torch.inf)
         >>> rules[0, 1, 1] = rules[0, 1, 0] = 0.0

@@ -27,7 +27,7 @@ class ProjectiveTree(ArcConventions, AbstractStructure):
         single_root: whether the root has exactly one dependent, as treebanks demand, or any number from one on.
         labelled: whether the scores have a last dimension of labels.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> arc = torch.zeros(4, 4)
         >>> arc[0, 2] = arc[2, 1] = arc[2, 3] = 1.0

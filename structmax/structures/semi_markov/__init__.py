@@ -34,7 +34,9 @@ class SemiMarkov(AbstractStructure):
     Args:
         lengths: the number of positions of each instance, at most N; integers that broadcast to the batch.
 
-    Example, where the segment of width 2 beats two of width 1:
+    Examples:
+        The segment of width 2 beats two of width 1:
+
         >>> import torch, structmax
         >>> segment = torch.zeros(3, 2, 2)
         >>> segment[0, 1, 1] = 5.0

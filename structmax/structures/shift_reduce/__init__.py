@@ -24,7 +24,7 @@ class ShiftReduce(AbstractStructure):
     Args:
         lengths: the number of leaves of each instance, at most N; integers that broadcast to the batch.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structure = structmax.ShiftReduce()
         >>> scores = torch.zeros(5, 2)

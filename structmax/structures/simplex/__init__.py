@@ -13,7 +13,7 @@ from structmax.contract import AbstractStructure, Scores
 class Simplex(AbstractStructure):
     """One of n: Y = {e_1, …, e_n}, scores (…, n). Its convex hull is the probability simplex.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> structmax.marginals(torch.zeros(4), structmax.Simplex())
         tensor([0.2500, 0.2500, 0.2500, 0.2500])

@@ -24,7 +24,9 @@ class SmallMatching(AbstractMatching):
         columns: the true M of each instance.
         partial: whether anything may stay single, at score 0.
 
-    Example, 3! permutations:
+    Examples:
+        3! permutations:
+
         >>> import torch, structmax
         >>> structmax.log_partition(torch.zeros(3, 3), structmax.SmallMatching()).exp().round()
         tensor(6.)

@@ -43,7 +43,7 @@ class SpanningTree(ArcConventions, AbstractStructure):
         labelled: whether the scores have a last dimension of labels.
         directed: whether trees grow from the root, or have neither root nor directions.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> arc = torch.zeros(4, 4)
         >>> arc[0, 2] = arc[2, 1] = arc[1, 3] = 1.0

@@ -23,7 +23,7 @@ class Subset(AbstractStructure):
         at_most: in its place, how many items may be in; the empty set is a member.
         lengths: how many of the n items each instance has, padding after them; integers that broadcast to the batch.
 
-    Example:
+    Examples:
         >>> import torch, structmax
         >>> x = torch.tensor([1.0, 3.0, 2.0, 0.0])
         >>> structmax.Subset(2).decode(structmax.argmax(x, structmax.Subset(2)))
