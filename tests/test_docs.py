@@ -21,3 +21,24 @@ def test_page(page: Path) -> None:
         # Blank lines in front, so that an error names the line of the page.
         source = "\n" * text.count("\n", 0, block.start(1)) + block[1]
         exec(compile(source, str(page), "exec"), namespace)
+
+
+DOCSTRING = re.compile(r'"""(.*?)"""', re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "structmax").rglob("*.py")), ids=lambda file: str(file.relative_to(ROOT))
+)
+def test_examples_and_arguments_are_read_as_such(file: Path) -> None:
+    """The reference pages know `Examples:`; under any other heading, an example becomes a quotation."""
+    for docstring in DOCSTRING.findall(file.read_text(encoding="utf-8")):
+        lines = docstring.splitlines()
+        for number, line in enumerate(lines):
+            assert not re.match(r"\s*\w+: >", line), f"a quotation in Markdown: {line.strip()!r}"
+            if line.lstrip().startswith(">>>"):
+                indent = len(line) - len(line.lstrip())
+                outer = [
+                    above for above in lines[:number] if above.strip() and len(above) - len(above.lstrip()) < indent
+                ]
+                assert outer, f"an example without a heading: {line.strip()!r}"
+                assert outer[-1].strip() == "Examples:", f"`Examples:` should stand above {line.strip()!r}"

@@ -49,7 +49,7 @@ def GumbelSoftmax(temperature: float = 1.0) -> Relaxation:  # noqa: N802
     `Relaxation(Smoothed(Tsallis(alpha, temperature)), Gumbel())`.
 
     Args:
-        temperature: > 0; the draw tends to a structure as it falls.
+        temperature: a number > 0; the draw tends to a structure as it falls.
 
     Returns:
         `Relaxation(Marginals(temperature), Gumbel())`.

@@ -59,7 +59,7 @@ class SparseSupport(AbstractEstimator):
     and one; it needs nothing but best structures.
 
     Args:
-        temperature: > 0; fewer structures as it falls.
+        temperature: a number > 0; fewer structures as it falls.
 
     Examples:
         >>> import torch, structmax

@@ -67,7 +67,7 @@ class FactorGraph:
 
         Args:
             scores: θ by name, each (…, *shape); leading batch dimensions broadcast. −inf forbids: the variable is 0.
-            temperature: > 0; free variables are not regularised.
+            temperature: a number > 0; free variables are not regularised.
             mask: by name, True where a variable exists, broadcast to its scores. Others are 0, and a factor all of
                 whose variables are absent says nothing: padding.
             max_iter: steps at most.

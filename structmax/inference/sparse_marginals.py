@@ -76,7 +76,7 @@ def sparse_marginals(
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
         structure: the set Y.
-        temperature: > 0; the point tends to argmax as it falls, and to the most even μ as it grows.
+        temperature: a number > 0; the point tends to argmax as it falls, and to the most even μ as it grows.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:

@@ -278,7 +278,7 @@ def sparsemap(
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
         structure: the set Y.
-        temperature: > 0; fewer structures as it falls, down to argmax, and more as it grows.
+        temperature: a number > 0; fewer structures as it falls, down to argmax, and more as it grows.
         max_iter: how many best structures an instance may ask for. Beyond, it warns and says so in `converged`.
         tol: how large the duality gap may be, relative to the largest score of a best structure, or to 1 if that is
             smaller (both in units of the temperature). The error of the probabilities is of the size of the gap.

@@ -42,7 +42,7 @@ def topk_sparsemap(
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
         structure: the set Y, which must answer `topk`.
         k: how many structures are looked at.
-        temperature: > 0; fewer structures as it falls.
+        temperature: a number > 0; fewer structures as it falls.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:

@@ -19,7 +19,7 @@ class SinkhornAttention(StructuredAttention):
     Args:
         size: of queries, keys, values and outputs; the heads share it evenly.
         heads: how many.
-        temperature: > 0; weights tend to the best matching as it falls.
+        temperature: a number > 0; weights tend to the best matching as it falls.
 
     Examples:
         >>> import torch, structmax
