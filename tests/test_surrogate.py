@@ -122,18 +122,25 @@ def covariance(case: Case, scores, temperature: float = 1.0) -> tuple[Tensor, Te
     return mean, torch.einsum("...m,...mi,...mj->...ij", p, away, away) / temperature
 
 
+def held_to(*estimators) -> pytest.MarkDecorator:
+    """Each estimator on each small case that answers what it asks."""
+    pairs = [(name, estimator) for name in SMALL for estimator in estimators if can(CASES[name], estimator)]
+    return pytest.mark.parametrize(
+        ("case", "estimator"), [pytest.param(CASES[name], e, id=f"{name}-{named(e)}") for name, e in pairs]
+    )
+
+
 small = pytest.mark.parametrize("case", [CASES[name] for name in SMALL], ids=SMALL)
+WITH_MARGINALS = [name for name in SMALL if CASES[name].answers("marginals", "reference")]
+small_with_marginals = pytest.mark.parametrize("case", [CASES[name] for name in WITH_MARGINALS], ids=WITH_MARGINALS)
 
 
 # ---------------------------------------------------------------- what holds for all
 
 
-@pytest.mark.parametrize("estimator", ALL, ids=named)
-@small
+@held_to(*ALL)
 def test_padding_and_forbidden_parts(case, estimator):
     """What no member has may hold anything, gets exactly 0, and changes nothing; what is forbidden gets 0."""
-    if not can(case, estimator):
-        return
     scores = forbid(case.scores(), 3, 0.15)
     g = direction(case, scores)
     z, gradient = pulled(case, scores, estimator, g)
@@ -155,11 +162,8 @@ def test_what_exists_is_what_members_have(case):
         assert torch.equal(told, (case.members(scores) > 0).any(-2))
 
 
-@pytest.mark.parametrize("estimator", DISCRETE, ids=named)
-@small
+@held_to(*DISCRETE)
 def test_discrete_ones_are_members(case, estimator):
-    if not can(case, estimator):
-        return
     scores = case.scores()
     z, _ = pulled(case, scores, estimator, direction(case, scores))
     feasible = (case.scores_of_members(scores) > -math.inf).any(-1)
@@ -271,10 +275,8 @@ def test_compiles_whole(estimator):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-@small
+@small_with_marginals
 def test_straight_through_marginals(case, temperature):
-    if not case.answers("marginals", "reference"):
-        return
     scores = case.scores()
     g = direction(case, scores)
     _, gradient = pulled(case, scores, StraightThrough(Marginals(temperature)), g)
@@ -347,10 +349,8 @@ def test_spigot_relaxed_projections():
         torch.testing.assert_close(with_budget[b][inside], want_b)
 
 
-@small
+@small_with_marginals
 def test_spigot_from_marginals(case):
-    if not case.answers("marginals", "reference"):
-        return
     scores = case.scores()
     g = direction(case, scores)
     mean, _ = covariance(case, scores)
@@ -440,11 +440,9 @@ def test_softmax_of_rows():
         surrogate(scores, chain, StraightThrough(Softmax())).unary.sum().backward()
 
 
-@small
+@small_with_marginals
 def test_reinmax_is_exact_in_the_mean_for_quadratic_functions(case):
     """The mean over all members, listed, against the gradient of Σ p f: f(z) = ½ zᵀAz + ⟨b, z⟩."""
-    if not case.answers("marginals", "reference"):
-        return
     scores = case.scores()
     b = direction(case, scores)
     d = b.shape[-1]
