@@ -1,12 +1,14 @@
 # make demo   trains a network that finds trees, and one that has none; draws what was found
 # make tour   prints and draws what the mappings do
-# make test   everything that must hold
+# make test   static checks and the tests of every day
+# make test-thorough   the rest of the tests: what takes long
 PYTHON ?= python3
 BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo tour test check docs bench clean
+.PHONY: demo tour test test-thorough check docs bench clean
 
-# One stamp file per set-up, remade when what it installs changes.
+# One stamp file per set-up, such as stamp-dev,recipes for the extras dev and recipes; remade when what it installs changes.
 .venv/stamp-%: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "torch" numpy
@@ -19,15 +21,17 @@ demo: .venv/stamp-recipes
 tour: .venv/stamp-recipes
 	$(BIN)/python examples/tour.py
 
-test: .venv/stamp-dev .venv/stamp-recipes check
+test: .venv/stamp-dev,recipes check
+
+test-thorough: .venv/stamp-dev,recipes
+	$(PYTEST) -m thorough
 
 check:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -m alone
-	$(BIN)/python -m pytest -m "not alone" -n 2 --dist loadgroup
+	$(PYTEST) -m "not thorough"
 
 docs: .venv/stamp-docs
 	$(BIN)/mkdocs build --strict

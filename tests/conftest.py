@@ -11,11 +11,17 @@ if not torch.cuda.is_available():
 
 
 def pytest_collection_modifyitems(items):
-    """Tests of one file, and laws of one structure, share a worker: what it compiles is compiled once."""
+    """Laws come first, and those of one structure share a worker: each kernel is compiled once, for all others to load.
+
+    Docstrings use float32, which is compiled apart from the laws' float64: they are thorough.
+    """
+    items.sort(key=lambda item: item.path.name != "test_laws.py")
     for item in items:
         case = getattr(item, "callspec", None) and item.callspec.params.get("case")
         room = case.structure.room if hasattr(case, "structure") else item.path.name
         item.add_marker(pytest.mark.xdist_group(room))
+        if isinstance(item, pytest.DoctestItem):
+            item.add_marker(pytest.mark.thorough)
 
 
 def _poisoned(make):
