@@ -74,7 +74,7 @@ SUBJECTS = {
     ),
     "distribution over one of n": Subject(of_distribution(structmax.Simplex()), (4,), 2),
     "distribution over trees": Subject(
-        of_distribution(structmax.SpanningTree(torch.tensor(2))),
+        of_distribution(structmax.SpanningTree(torch.tensor(2), single_root=True)),
         (4, 4),
         2,
         padding=tuple((h, m) for h in range(4) for m in range(4) if h == m or m in (0, 3) or h == 3),
