@@ -120,13 +120,25 @@ def test_help_has_the_fields_of_the_config(structmax_in):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("run", "nothing"), "No such command 'nothing'"),
+        (("run", "nothing"), "A recipe should be one of clusters, listops, tiny, or a file such as ./mine.py, but is"),
+        (("run", "lisops"), "but is 'lisops'. Did you mean listops?"),
+        (("compare", "cluster"), "but is 'cluster'. Did you mean clusters?"),
+        (("run", "./none.py"), "none.py: should be the file of a recipe, but there is none."),
+        (("run", "some/where"), "some/where: should be the file of a recipe, but there is none."),
         (("run", "tiny", "--epochs", "many"), "'--epochs'"),
         (("run", "tiny", "--epochs", 0), "`epochs` should be at least 1, but is 0."),
-        (("run", "tiny", "--flavour", "salty"), "'salty' is not one of 'sweet', 'sour', 'nan'"),
+        (("run", "tiny", "--flavour", "salty"), "`flavour` should be one of sweet, sour, nan, but is 'salty'."),
+        (("run", "clusters", "--estimator", "score-function"), "Did you mean score_function?"),
+        (("compare", "clusters", "--over", "estimator=spigot-ce"), "names 'spigot-ce'. Did you mean spigot_ce?"),
+        (("compare", "tiny", "--over", "learning-rate=1"), "but is 'learning-rate=1'. Did you mean learning_rate?"),
+        (("run", "tiny", "--seed", 3 * 10**14), "`seed` should be at most 4294967295, but is 300000000000000."),
+        (("run", "tiny", "--seed", -1), "`seed` should be at least 0, but is -1."),
+        (("run", "tiny", "--batch-size", 10**30), "`batch_size` should be a number of at most 64 bits, but is 1000"),
+        (("run", "tiny", "--name", "a\nb"), "printable and without a slash, but is 'a\\nb'."),
+        (("run", "tiny", "--name", "\udcff"), "printable and without a slash, but is '\\udcff'."),
         (("run", "tiny", "--colour", "red"), "No such option"),
         (("run", "tiny", "--resume"), "--resume needs runs/tiny/default/config.json, which is not there. Try without."),
-        (("run", "tiny", "--name", "a/b"), "--name should be one folder's, of at most 255 bytes and without a slash"),
+        (("run", "tiny", "--name", "a/b"), "--name should be one folder's, of at most 255 bytes, printable"),
         (("run", "tiny", "--name", "n" * 256), "Try --folder for where it is kept."),
         (("compare", "tiny", "--over", "clip=0,1", "--name", ".."), "without a slash, but is '..'"),
         (("run", "listops", "--longest", 4), "`longest` should be at least 5, but is 4."),
@@ -157,10 +169,11 @@ def test_help_has_the_fields_of_the_config(structmax_in):
         (("bench", "--only", "nothing"), "--only should be part of one of softmax,"),
     ],
 )
-def test_bad_usage(structmax_in, arguments, words):
+def test_bad_usage(structmax_in, tmp_path, arguments, words):
     code, said = structmax_in(*arguments)
     assert code == 2, said
     assert words in said
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_run_without_data_was_not_begun(structmax_in, tmp_path):
@@ -204,7 +217,7 @@ def test_resume_keeps_to_the_config(structmax_in, tmp_path):
     folder.write("config.json", folder.config | {"colour": "red"})
     code, said = structmax_in("run", "tiny", "--name", "mine", "--resume")
     assert code == 2
-    assert "config.json has colour, unknown to tiny." in said
+    assert "config.json has colour, unknown to tiny. Begin another run." in said
 
 
 def test_a_wrong_device_overwrites_nothing(structmax_in, tmp_path):
@@ -227,7 +240,7 @@ def test_a_folder_that_cannot_be_written(structmax_in, tmp_path):
     (tmp_path / "file").touch()
     code, said = structmax_in("run", "tiny", "--folder", "file")
     assert code == 1
-    assert said.endswith("file/tiny/default/config.json should be written, but cannot be: Not a directory.")
+    assert said.endswith("file/tiny/default should be a folder to write to, but is none: Not a directory.")
 
 
 @pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "summary.json", "last.pt", "best.pt"])
@@ -238,7 +251,7 @@ def test_a_file_that_is_damaged(structmax_in, tmp_path, name):
     (folder / name).write_bytes(b"{\x92")
     code, said = structmax_in("run", "tiny", "--resume")
     assert code == 1
-    wanted = "a checkpoint, but cannot be read. Begin" if name.endswith("pt") else "JSON, but has an error: Expecting"
+    wanted = "a checkpoint, but cannot be read (" if name.endswith("pt") else "JSON, but has an error: Expecting"
     line = "" if name.endswith("pt") else ":1"
     assert f"runs/tiny/default/{name}{line}: should be {wanted}" in said
     if name in ("config.json", "metrics.jsonl"):
@@ -521,12 +534,11 @@ def test_numbers_of_tables():
 
 
 def test_failures_are_outcomes(structmax_in, tmp_path):
-    config = recipes.find("tiny").config(flavour="nan")
-    outcome = compare._outcome("tiny", config, tmp_path / "a")
+    outcome = compare._outcome("tiny", {"flavour": "nan"}, tmp_path / "a")
     assert outcome == Outcome(error=outcome.error)
     assert "but is nan at step 1" in outcome.error
 
 
 def test_unknown_recipes():
-    with pytest.raises(ValueError, match=r"A recipe should be one of .*clusters.*, but is 'nothing'"):
+    with pytest.raises(RunError, match=r"A recipe should be one of .*clusters.*, but is 'nothing'"):
         recipes.find("nothing")

@@ -59,8 +59,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         kinds = get_type_hints(type(self))
-        for name in (field.name for field in fields(self)):
-            _check(name, kinds[name], getattr(self, name))
+        for told in fields(self):
+            _check(told.name, kinds[told.name], getattr(self, told.name))
         for name, least in self.least.items():
             if not getattr(self, name) >= least:
                 raise ValueError(f"`{name}` should be at least {least}, but is {getattr(self, name)}.")
