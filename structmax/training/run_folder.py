@@ -111,7 +111,7 @@ class RunFolder:
             return torch.load(path, map_location="cpu", weights_only=True)
         # bytes that are no checkpoint can lead torch, and pickle below it, anywhere
         except Exception as error:
-            reason = f"should be a checkpoint, but cannot be read ({_first_line(error)}). {ANEW}"
+            reason = f"should be a checkpoint, but cannot be read ({_in_a_line(error)}). {ANEW}"
             raise DataError(path, None, reason) from error
 
     @contextmanager
@@ -122,7 +122,7 @@ class RunFolder:
         except RunError:
             raise
         except Exception as error:
-            reason = f"should be a checkpoint of this run, but does not fit it ({_first_line(error)}). {ANEW}"
+            reason = f"should be a checkpoint of this run, but does not fit it ({_in_a_line(error)}). {ANEW}"
             raise DataError(self.path / name, None, reason) from error
 
     def locked(self) -> AbstractContextManager[None]:
@@ -191,7 +191,7 @@ def _object(text: str, path: Path, line: int = 1) -> dict[str, Any]:
     return found
 
 
-def _first_line(error: Exception) -> str:
-    """An error in one line: torch's have many."""
+def _in_a_line(error: Exception) -> str:
+    """An error in one line: torch's have many, and a reason in the second."""
     words = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return ": ".join([type(error).__name__, *words[:1]])
+    return ": ".join([type(error).__name__, " ".join(words[:2])])

@@ -40,8 +40,8 @@ class Settings:
         "clip": 0,
         "evaluations": 1,
     }
-    # of a seed, what all makers of chance take
-    most: ClassVar[dict[str, float]] = {"seed": 2**32 - 1}
+    # a seed that all makers of chance take, and a rate that optimisers can still multiply
+    most: ClassVar[dict[str, float]] = {"seed": 2**32 - 1, "learning_rate": 1e30}
 
     seed: int = option(0, "seed of all chance: data, first weights, draws")
     device: str = option("auto", "auto, cpu, cuda or cuda:1; auto takes a GPU if there is one")
