@@ -48,7 +48,7 @@ TINY = """
         flavour: Literal["sweet", "sour", "nan"] = option("sweet", "how it tastes")
         data: str = option("", "a file of numbers")
 
-    class Recipe(Task[Config]):
+    class Recipe(Task), but has none.ig]):
         def __init__(self, config, device):
             super().__init__(config, device)
             self.model = torch.nn.Linear(1, 1)
@@ -387,6 +387,25 @@ def test_names_are_shown_as_they_are(structmax_in, tmp_path, folder):
     assert said.count(folder) == 2
 
 
+def test_paths_of_bytes_that_are_no_letters(structmax_in, tmp_path, monkeypatch):
+    odd = os.fsdecode(b"\xff")
+    (tmp_path / odd).write_text("1\n")
+    assert structmax_in("run", "tiny", "--data", odd, "--name", "a", "--epochs", 1)[0] == 0
+    folder = RunFolder(tmp_path / "runs/tiny/a")
+    assert folder.config["data"] == odd
+    assert structmax_in("run", "tiny", "--name", "a", "--resume")[0] == 0
+    # a report of a path that no terminal can show
+    folder.path.rename(tmp_path / f"{odd}{odd}")
+    monkeypatch.setattr(sys, "argv", ["structmax", "report", f"{odd}{odd}"])
+    seen = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", seen)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0
+    seen.flush()
+    assert b"The report: ??/report.html" in seen.buffer.getvalue()
+
+
 def test_a_recipe_that_draws_what_cannot_be_drawn(structmax_in, tmp_path):
     assert structmax_in("run", "tiny", "--epochs", 1)[0] == 0
     folder = tmp_path / "runs/tiny/epochs=1"
@@ -459,8 +478,11 @@ def test_processes_find_a_recipe_of_ones_own(structmax_in, tmp_path, mine):
         ("open('nowhere')", ":1: should be the file of a recipe, but cannot be imported: FileNotFoundError"),
         ("import sys; sys.exit()", ":1: should be the file of a recipe, but cannot be imported: SystemExit"),
         ("", ": should have a class Config(Settings), but has none."),
-        ("from structmax.training import Settings as Config", ": should have a class Recipe(Task[Config]), but has"),
-        ("from structmax.training import Settings as Config\nRecipe = 3", ": should have a class Recipe(Task[Conf"),
+        ("from structmax.training import Settings as Config", ": should have a class Recipe(Task), but has"),
+        (
+            "from structmax.training import Settings as Config\nRecipe = 3",
+            ": should have a class Recipe(Task), but has none.",
+        ),
     ],
     ids=lambda text: text[:12],
 )

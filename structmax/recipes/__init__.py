@@ -78,11 +78,14 @@ def _found(name: str, source: str, path: Path) -> Recipe:
     except (Exception, SystemExit) as error:
         reason = f"should be the file of a recipe, but cannot be imported: {type(error).__name__}: {error}."
         raise DataError(path, _line(error, path), f"{reason} Try python {path} for more.") from error
-    config, task = getattr(module, "Config", None), getattr(module, "Recipe", None)
-    for kind, base, what in ((config, Settings, "Config(Settings)"), (task, Task, "Recipe(Task[Config])")):
+    for name_of_class, base in (("Config", Settings), ("Recipe", Task)):
+        kind = getattr(module, name_of_class, None)
         if not (isinstance(kind, type) and issubclass(kind, base)):
-            raise DataError(path, None, f"should have a class {what}, but has none. docs/recipes.md has an example.")
-    return Recipe(name, source, (module.__doc__ or "").strip(), config, task)
+            reason = (
+                f"should have a class {name_of_class}({base.__name__}), but has none. docs/recipes.md has an example."
+            )
+            raise DataError(path, None, reason)
+    return Recipe(name, source, (module.__doc__ or "").strip(), module.Config, module.Recipe)
 
 
 @functools.cache

@@ -41,6 +41,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "compare.json": {"runs": dict},
     "metrics.jsonl": {"step": int},
 }
+# bytes of a path that are no letters stay what they are
+ODD = "surrogateescape"
 ANEW = "Begin the run anew, with --overwrite, or take another --name."
 
 
@@ -88,12 +90,12 @@ class RunFolder:
 
     def write_rows(self, rows: list[Row]) -> None:
         text = "".join(json.dumps(row) + "\n" for row in rows)
-        self.move_in("metrics.jsonl", lambda path: path.write_text(text, encoding="utf-8"))
+        self.move_in("metrics.jsonl", lambda path: path.write_text(text, encoding="utf-8", errors=ODD))
 
     def write(self, name: str, content: Any) -> None:
         """A file of JSON."""
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        self.move_in(name, lambda path: path.write_text(text, encoding="utf-8"))
+        self.move_in(name, lambda path: path.write_text(text, encoding="utf-8", errors=ODD))
 
     def save(self, name: str, state: dict[str, Any]) -> None:
         """A checkpoint."""
@@ -162,7 +164,7 @@ class RunFolder:
 def _text(path: Path) -> str:
     """What is no text is no JSON either, and said to be none when it is parsed."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return path.read_text(encoding="utf-8", errors=ODD)
     except OSError as error:
         raise DataError(path, None, f"should be a file of JSON, but cannot be read: {error.strerror}.") from error
 

@@ -76,7 +76,7 @@ def _check(name: str, kind: Any, value: Any) -> None:
             choices = ", ".join(map(str, get_args(kind)))
             raise ValueError(f"`{name}` should be one of {choices}, but is {value!r}.{nearest(value, get_args(kind))}")
         return
-    accepted = {int: int, float: (int, float), str: str, bool: bool}.get(kind, object)
+    accepted: Any = {int: int, float: (int, float), str: str, bool: bool}.get(kind, object)
     # True is an int to Python, and to nobody else
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind in (int, float)):
         raise ValueError(f"`{name}` should be of type {kind.__name__}, but is {value!r}.")
