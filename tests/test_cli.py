@@ -48,7 +48,7 @@ TINY = """
         flavour: Literal["sweet", "sour", "nan"] = option("sweet", "how it tastes")
         data: str = option("", "a file of numbers")
 
-    class Recipe(Task), but has none.ig]):
+    class Recipe(Task[Config]):
         def __init__(self, config, device):
             super().__init__(config, device)
             self.model = torch.nn.Linear(1, 1)
