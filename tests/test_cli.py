@@ -12,6 +12,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import get_type_hints
 
 import pytest
@@ -309,6 +310,11 @@ def _folder(path):
         ("last.pt", lambda path: path.write_bytes(b""), "should be a checkpoint, but cannot be read (EOFError"),
         ("last.pt", lambda path: path.write_text("hello"), "should be a checkpoint, but cannot be read ("),
         ("last.pt", lambda path: torch.save(torch.ones(2), path), f"{NO_FIT} (IndexError: too many indices"),
+        (
+            "last.pt",
+            lambda path: torch.save(SimpleNamespace(), path),
+            "should be a checkpoint, but cannot be read (it holds",
+        ),
         ("last.pt", _holding(epoch=3), f"{NO_FIT} (KeyError: 'processes')."),
         ("last.pt", _foreign, f"{NO_FIT} (RuntimeError: Error(s) in loading state_dict for Linear: Missing key(s)"),
         ("best.pt", _foreign, f"{NO_FIT} (RuntimeError: Error(s) in loading state_dict for Linear: Missing key(s)"),
@@ -460,6 +466,15 @@ def test_a_recipe_of_ones_own(structmax_in, tmp_path, mine, monkeypatch):
 
     monkeypatch.setattr("structmax.cli.run.run", stopped)
     assert f"Go on with: structmax run {mine} --name default" in structmax_in("run", mine)[1]
+
+
+def test_the_recipe_of_the_pages(structmax_in, tmp_path):
+    pages = (Path(__file__).parents[1] / "docs" / "recipes.md").read_text()
+    (tmp_path / "mine.py").write_text(pages.split("```python\n")[1].split("```")[0])
+    code, said = structmax_in("run", "./mine.py", "--mapping", "softmax", "--device", "cpu", "--name", "first")
+    assert code == 0, said
+    assert structmax_in("report", "runs/mine/first")[0] == 0
+    assert "Did you mean sparsemax?" in structmax_in("run", "./mine.py", "--mapping", "sparse_max")[1]
 
 
 def test_processes_find_a_recipe_of_ones_own(structmax_in, tmp_path, mine):

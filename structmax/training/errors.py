@@ -53,9 +53,9 @@ class Diverged(RunError, ArithmeticError):
         self.step, self.loss = step, loss
 
     def __str__(self) -> str:
-        found = "Parameters should be finite, but are not" if self.loss is None else ""
+        loss = f"The loss should be finite, but is {self.loss}"
         return (
-            f"{found or f'The loss should be finite, but is {self.loss}'} at step {self.step}. "
+            f"{'Parameters should be finite, but are not' if self.loss is None else loss} at step {self.step}. "
             "Try a lower learning rate, a warm-up, gradients clipped (clip = 1), or to compute without bf16."
         )
 

@@ -3,6 +3,8 @@
 import io
 import json
 import os
+import pickle
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -113,8 +115,10 @@ class RunFolder:
             return torch.load(path, map_location="cpu", weights_only=True)
         # bytes that are no checkpoint can lead torch, and pickle below it, anywhere
         except Exception as error:
-            reason = f"should be a checkpoint, but cannot be read ({_in_a_line(error)}). {ANEW}"
-            raise DataError(path, None, reason) from error
+            # torch's words for this one tell how to trust the file
+            is_foreign = isinstance(error, pickle.UnpicklingError)
+            why = "it holds more than tensors and plain values" if is_foreign else _in_a_line(error)
+            raise DataError(path, None, f"should be a checkpoint, but cannot be read ({why}). {ANEW}") from error
 
     @contextmanager
     def restoring(self, name: str) -> Iterator[None]:
@@ -196,4 +200,4 @@ def _object(text: str, path: Path, line: int = 1) -> dict[str, Any]:
 def _in_a_line(error: Exception) -> str:
     """An error in one line: torch's have many, and a reason in the second."""
     words = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return ": ".join([type(error).__name__, " ".join(words[:2])])
+    return textwrap.shorten(f"{type(error).__name__}: {' '.join(words[:2])}", 160, placeholder=" …")
