@@ -445,6 +445,7 @@ def mine(tmp_path):
     (tmp_path / "own" / "beside_mine.py").write_text("WHAT = 'how it tastes'")
     text = textwrap.dedent(TINY).replace('"how it tastes"', "WHAT").replace("import torch", "import torch, beside_mine")
     path = tmp_path / "own" / "my.recipe.py"
+    text = text.replace("More about it.", "More about it [/b] in [bold].")
     path.write_text(text.replace("import torch", "from beside_mine import WHAT\nimport torch"))
     return path
 
@@ -460,6 +461,7 @@ def test_a_recipe_of_ones_own(structmax_in, tmp_path, mine, monkeypatch):
     code, said = structmax_in("run", mine, "--help")
     assert code == 0
     assert "how it tastes" in said
+    assert "More about it [/b] in [bold]." in said
 
     def stopped(*arguments):
         raise Interrupted(signal.SIGINT)
