@@ -82,7 +82,7 @@ def _found(name: str, source: str, path: Path) -> Recipe:
         kind = getattr(module, name_of_class, None)
         if not (isinstance(kind, type) and issubclass(kind, base)):
             reason = (
-                f"should have a class {name_of_class}({base.__name__}), but has none. docs/recipes.md has an example."
+                f"should have a class {name_of_class}({base.__name__}), but has none. The page Recipes has an example."
             )
             raise DataError(path, None, reason)
     return Recipe(name, source, (module.__doc__ or "").strip(), module.Config, module.Recipe)
