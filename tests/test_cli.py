@@ -1,16 +1,22 @@
 """The command line, end to end on tiny settings."""
 
+import html
 import io
+import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import get_type_hints
 
 import pytest
+import torch
 
 pytest.importorskip("typer")
 
@@ -19,9 +25,9 @@ from typer.testing import CliRunner
 
 import structmax
 from structmax import bench, cli, recipes
-from structmax.cli import compare, progress, speech, workers
+from structmax.cli import compare, flags, progress, speech, workers
 from structmax.cli.app import app
-from structmax.training import Interrupted, Place, RunError, RunFolder
+from structmax.training import Interrupted, Place, RunError, RunFolder, run
 from structmax.training.comparison import Outcome
 
 TINY = """
@@ -120,13 +126,27 @@ def test_help_has_the_fields_of_the_config(structmax_in):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("run", "nothing"), "No such command 'nothing'"),
+        (("run", "nothing"), "A recipe should be one of clusters, listops, tiny, or a file such as ./mine.py, but is"),
+        (("run", "lisops"), "but is 'lisops'. Did you mean listops?"),
+        (("compare", "cluster"), "but is 'cluster'. Did you mean clusters?"),
+        (("run", "./none.py"), "none.py: should be the file of a recipe, but there is none."),
+        (("run", "some/where"), "some/where: should be the file of a recipe, but there is none."),
         (("run", "tiny", "--epochs", "many"), "'--epochs'"),
         (("run", "tiny", "--epochs", 0), "`epochs` should be at least 1, but is 0."),
-        (("run", "tiny", "--flavour", "salty"), "'salty' is not one of 'sweet', 'sour', 'nan'"),
+        (("run", "tiny", "--flavour", "salty"), "`flavour` should be one of sweet, sour, nan, but is 'salty'."),
+        (("run", "clusters", "--estimator", "score-function"), "Did you mean score_function?"),
+        (("compare", "clusters", "--over", "estimator=spigot-ce"), "names 'spigot-ce'. Did you mean spigot_ce?"),
+        (("compare", "tiny", "--over", "learning-rate=1"), "but is 'learning-rate=1'. Did you mean learning_rate?"),
+        (("run", "tiny", "--seed", 3 * 10**14), "`seed` should be at most 4294967295, but is 300000000000000."),
+        (("run", "tiny", "--learning-rate", "inf"), "`learning_rate` should be at most 1e+30, but is inf."),
+        (("run", "tiny", "--learning-rate", "nan"), "`learning_rate` should be at least 0, but is nan."),
+        (("run", "tiny", "--seed", -1), "`seed` should be at least 0, but is -1."),
+        (("run", "tiny", "--batch-size", 10**30), "`batch_size` should be a number of at most 64 bits, but is 1000"),
+        (("run", "tiny", "--name", "a\nb"), "printable and without a slash, but is 'a\\nb'."),
+        (("run", "tiny", "--name", "\udcff"), "printable and without a slash, but is '\\udcff'."),
         (("run", "tiny", "--colour", "red"), "No such option"),
         (("run", "tiny", "--resume"), "--resume needs runs/tiny/default/config.json, which is not there. Try without."),
-        (("run", "tiny", "--name", "a/b"), "--name should be one folder's, of at most 255 bytes and without a slash"),
+        (("run", "tiny", "--name", "a/b"), "--name should be one folder's, of at most 255 bytes, printable"),
         (("run", "tiny", "--name", "n" * 256), "Try --folder for where it is kept."),
         (("compare", "tiny", "--over", "clip=0,1", "--name", ".."), "without a slash, but is '..'"),
         (("run", "listops", "--longest", 4), "`longest` should be at least 5, but is 4."),
@@ -157,10 +177,11 @@ def test_help_has_the_fields_of_the_config(structmax_in):
         (("bench", "--only", "nothing"), "--only should be part of one of softmax,"),
     ],
 )
-def test_bad_usage(structmax_in, arguments, words):
+def test_bad_usage(structmax_in, tmp_path, arguments, words):
     code, said = structmax_in(*arguments)
     assert code == 2, said
     assert words in said
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_run_without_data_was_not_begun(structmax_in, tmp_path):
@@ -204,7 +225,7 @@ def test_resume_keeps_to_the_config(structmax_in, tmp_path):
     folder.write("config.json", folder.config | {"colour": "red"})
     code, said = structmax_in("run", "tiny", "--name", "mine", "--resume")
     assert code == 2
-    assert "config.json has colour, unknown to tiny." in said
+    assert "config.json has colour, unknown to tiny. Begin another run." in said
 
 
 def test_a_wrong_device_overwrites_nothing(structmax_in, tmp_path):
@@ -218,16 +239,17 @@ def test_errors_that_explain_themselves(structmax_in, tmp_path):
     code, said = structmax_in("run", "tiny", "--data", "numbers.txt")
     assert code == 1
     assert said.endswith("numbers.txt:3: should be a number, but is 'two'")
-    code, said = structmax_in("run", "tiny", "--flavour", "nan")
-    assert code == 1
-    assert "The loss should be finite, but is nan at step 1." in said
+    for more, step in (("--flavour", "nan"), 1), (("--learning-rate", 1e30), 2):
+        code, said = structmax_in("run", "tiny", *more)
+        assert code == 1
+        assert re.search(rf"The loss should be finite, but is (nan|inf) at step {step}\. Try a lower learning", said)
 
 
 def test_a_folder_that_cannot_be_written(structmax_in, tmp_path):
     (tmp_path / "file").touch()
     code, said = structmax_in("run", "tiny", "--folder", "file")
     assert code == 1
-    assert said.endswith("file/tiny/default/config.json should be written, but cannot be: Not a directory.")
+    assert said.endswith("file/tiny/default should be a folder to write to, but is none: Not a directory.")
 
 
 @pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "summary.json", "last.pt", "best.pt"])
@@ -238,7 +260,7 @@ def test_a_file_that_is_damaged(structmax_in, tmp_path, name):
     (folder / name).write_bytes(b"{\x92")
     code, said = structmax_in("run", "tiny", "--resume")
     assert code == 1
-    wanted = "a checkpoint, but cannot be read. Begin" if name.endswith("pt") else "JSON, but has an error: Expecting"
+    wanted = "a checkpoint, but cannot be read (" if name.endswith("pt") else "JSON, but has an error: Expecting"
     line = "" if name.endswith("pt") else ":1"
     assert f"runs/tiny/default/{name}{line}: should be {wanted}" in said
     if name in ("config.json", "metrics.jsonl"):
@@ -247,6 +269,271 @@ def test_a_file_that_is_damaged(structmax_in, tmp_path, name):
         code, said = structmax_in("report", folder)
         assert code in (1, 2)
         assert f"{name}:1: should be JSON" in said
+
+
+@pytest.fixture
+def finished(structmax_in, tmp_path):
+    """The folder of a run, without its pictures."""
+    recipe = recipes.find("tiny")
+    folder = RunFolder(tmp_path / "runs/tiny/epochs=1")
+    run(recipe.task, recipe.config(epochs=1), folder.path)
+    return folder
+
+
+NO_FIT = "should be a checkpoint of this run, but does not fit it"
+
+
+def _half(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _holding(**state):
+    return lambda path: RunFolder(path.parent).save(path.name, state)
+
+
+def _foreign(path):
+    """The checkpoint of another model."""
+    state = RunFolder(path.parent).load(path.name)
+    RunFolder(path.parent).save(path.name, state | {"model": {"other.weight": torch.ones(3)}})
+
+
+def _folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "words"),
+    [
+        ("last.pt", _half, "should be a checkpoint, but cannot be read ("),
+        ("best.pt", _half, "should be a checkpoint, but cannot be read ("),
+        ("last.pt", lambda path: path.write_bytes(b""), "should be a checkpoint, but cannot be read (EOFError"),
+        ("last.pt", lambda path: path.write_text("hello"), "should be a checkpoint, but cannot be read ("),
+        ("last.pt", lambda path: torch.save(torch.ones(2), path), f"{NO_FIT} (IndexError: too many indices"),
+        (
+            "last.pt",
+            lambda path: torch.save(SimpleNamespace(), path),
+            "should be a checkpoint, but cannot be read (it holds",
+        ),
+        ("last.pt", _holding(epoch=3), f"{NO_FIT} (KeyError: 'processes')."),
+        ("last.pt", _foreign, f"{NO_FIT} (RuntimeError: Error(s) in loading state_dict for Linear: Missing key(s)"),
+        ("best.pt", _foreign, f"{NO_FIT} (RuntimeError: Error(s) in loading state_dict for Linear: Missing key(s)"),
+        ("best.pt", _holding(epoch=3), f"{NO_FIT} (KeyError: 'model')."),
+        ("best.pt", Path.unlink, "should be there, since the run has been evaluated, but is not. Begin the run anew"),
+        ("last.pt", _folder, "should be a checkpoint, but cannot be read (IsADirectoryError"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.endswith("pt") else "",
+)
+def test_a_checkpoint_that_is_none(structmax_in, finished, name, damage, words):
+    (finished.path / "summary.json").unlink()
+    damage(finished.path / name)
+    code, said = structmax_in("run", "tiny", "--name", "epochs=1", "--resume")
+    assert code == 1
+    assert f"runs/tiny/epochs=1/{name}: {words}" in said
+    assert "Begin the run anew, with --overwrite, or take another --name." in said
+    if damage is _foreign:
+        assert structmax_in("run", "tiny", "--epochs", 1, "--overwrite")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("config.json", "[]", ":1: should be a JSON object, but is '[]'. Begin the run anew"),
+        ("config.json", "null", ":1: should be a JSON object, but is 'null'."),
+        ("config.json", "{}", " has no batch_size, bf16, clip,"),
+        ("config.json", {"epochs": "many"}, ": `epochs` should be of type int, but is 'many'. Begin another run."),
+        ("config.json", {"bf16": 1}, ": `bf16` should be of type bool, but is 1."),
+        ("config.json", {"seed": True}, ": `seed` should be of type int, but is True."),
+        ("config.json", {"flavour": ["sweet"]}, ": `flavour` should be one of sweet, sour, nan, but is ['sweet']."),
+        ("summary.json", "3", ":1: should be a JSON object, but is '3'."),
+        ("summary.json", '{"best": {}}', ":1: should have a test of type dict, but it is not there."),
+        ("summary.json", '{"best": 3}', ":1: should have a best of type dict, but it is 3."),
+        ("metrics.jsonl", "[1]", ":1: should be a JSON object, but is '[1]'."),
+        ("metrics.jsonl", '{"step": 1}\n{"epoch": 2}', ":2: should have a step of type int, but it is not there."),
+        ("config.json", "[" * 100_000, ":1: should be JSON, but is nested too deeply."),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_file_of_another_shape(structmax_in, finished, name, text, words):
+    if name != "summary.json":
+        (finished.path / "summary.json").unlink()
+    text = json.dumps(finished.config | text) if isinstance(text, dict) else text
+    (finished.path / name).write_text(text)
+    code, said = structmax_in("run", "tiny", "--name", "epochs=1", "--resume")
+    assert code in (1, 2)
+    assert f"runs/tiny/epochs=1/{name}{words}" in said
+
+
+def test_a_comparison_of_another_shape(structmax_in, tmp_path):
+    for text, words in (("[]", "should be a JSON object, but is '[]'"), ("{}", "should have a runs of type dict")):
+        (tmp_path / "compare.json").write_text(text)
+        for command in ("plot", "report"):
+            code, said = structmax_in(command, tmp_path)
+            assert code == 1
+            assert f"compare.json:1: {words}" in said
+
+
+def test_a_file_that_cannot_be_read(structmax_in, tmp_path):
+    (tmp_path / "config.json").mkdir()
+    code, said = structmax_in("plot", tmp_path)
+    assert code == 1
+    assert "config.json: should be a file of JSON, but cannot be read: Is a directory." in said
+
+
+@pytest.mark.parametrize("folder", [r"$\frac{$", "[b] :smile: <i>&"])
+def test_names_are_shown_as_they_are(structmax_in, tmp_path, folder):
+    code, said = structmax_in("run", "tiny", "--epochs", 1, "--name", folder)
+    assert code == 0, said
+    assert f"The report: runs/tiny/{folder}/report.html" in said
+    assert html.escape(folder) in (tmp_path / "runs/tiny" / folder / "report.html").read_text()
+    (tmp_path / folder).write_text("1")
+    code, said = structmax_in("compare", "tiny", "--over", f"data={folder}", "--seeds", 1, "--epochs", 1)
+    assert code == 0, said
+    # once as a run's name, once in the table
+    assert said.count(folder) == 2
+
+
+def test_paths_of_bytes_that_are_no_letters(structmax_in, tmp_path, monkeypatch):
+    odd = os.fsdecode(b"\xff")
+    (tmp_path / odd).write_text("1\n")
+    assert structmax_in("run", "tiny", "--data", odd, "--name", "a", "--epochs", 1)[0] == 0
+    folder = RunFolder(tmp_path / "runs/tiny/a")
+    assert folder.config["data"] == odd
+    assert structmax_in("run", "tiny", "--name", "a", "--resume")[0] == 0
+    # a report of a path that no terminal can show
+    folder.path.rename(tmp_path / f"{odd}{odd}")
+    monkeypatch.setattr(sys, "argv", ["structmax", "report", f"{odd}{odd}"])
+    seen = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", seen)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0
+    seen.flush()
+    assert b"The report: ??/report.html" in seen.buffer.getvalue()
+
+
+def test_a_recipe_that_draws_what_cannot_be_drawn(structmax_in, tmp_path):
+    assert structmax_in("run", "tiny", "--epochs", 1)[0] == 0
+    folder = tmp_path / "runs/tiny/epochs=1"
+    (folder / "structures.json").write_text('[{"kind": "trees"}]')
+    code, said = structmax_in("report", folder)
+    assert code == 1
+    assert "structures.json: should be as a run writes it, but is not (KeyError: 'tokens')." in said
+
+
+def test_one_run_at_a_time(structmax_in, tmp_path):
+    folder = RunFolder(tmp_path / "runs/tiny/a")
+    with folder.locked():
+        for more in ((), ("--overwrite",)):
+            code, said = structmax_in("run", "tiny", "--name", "a", *more)
+            assert code == 1
+            assert f"runs/tiny/a should be used by one run at a time, but process {os.getpid()} on " in said
+            assert "Wait until it ends, or take another --name." in said
+        code, said = structmax_in("compare", "tiny", "--over", "clip=0", "--name", "a")
+        assert code == 1
+        assert "should be used by one run at a time" in said
+    assert not folder.path.exists()
+
+
+# ---------------------------------------------------------------- a recipe of one's own
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """A recipe outside of the package, which imports what lies beside it."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "beside_mine.py").write_text("WHAT = 'how it tastes'")
+    text = textwrap.dedent(TINY).replace('"how it tastes"', "WHAT").replace("import torch", "import torch, beside_mine")
+    path = tmp_path / "own" / "my.recipe.py"
+    text = text.replace("More about it.", "More about it [/b] in [bold].")
+    path.write_text(text.replace("import torch", "from beside_mine import WHAT\nimport torch"))
+    return path
+
+
+def test_a_recipe_of_ones_own(structmax_in, tmp_path, mine, monkeypatch):
+    code, said = structmax_in("run", mine, "--epochs", 1)
+    assert code == 0, said
+    folder = RunFolder(tmp_path / "runs/my_recipe/epochs=1")
+    assert folder.summary["recipe"] == "my_recipe"
+    code, said = structmax_in("run", mine, "--name", "epochs=1", "--resume")
+    assert (code, "4 steps in" in said) == (0, True)
+    assert structmax_in("report", folder.path)[0] == 0
+    code, said = structmax_in("run", mine, "--help")
+    assert code == 0
+    assert "how it tastes" in said
+    assert "More about it [/b] in [bold]." in said
+
+    def stopped(*arguments):
+        raise Interrupted(signal.SIGINT)
+
+    monkeypatch.setattr("structmax.cli.run.run", stopped)
+    assert f"Go on with: structmax run {mine} --name default" in structmax_in("run", mine)[1]
+
+
+def test_the_recipe_of_the_pages(structmax_in, tmp_path):
+    pages = (Path(__file__).parents[1] / "docs" / "recipes.md").read_text()
+    (tmp_path / "mine.py").write_text(pages.split("```python\n")[1].split("```")[0])
+    code, said = structmax_in("run", "./mine.py", "--mapping", "softmax", "--device", "cpu", "--name", "first")
+    assert code == 0, said
+    assert structmax_in("report", "runs/mine/first")[0] == 0
+    assert "Did you mean sparsemax?" in structmax_in("run", "./mine.py", "--mapping", "sparse_max")[1]
+
+
+def test_processes_find_a_recipe_of_ones_own(structmax_in, tmp_path, mine):
+    arguments = ("compare", mine, "--over", "flavour=sour", "--seeds", 1, "--epochs", 1, "--jobs", 2)
+    code, said = structmax_in(*arguments)
+    assert code == 1
+    assert "flavour=sour,seed=0 failed: KeyError: 'sugar'" in said
+    assert (tmp_path / "runs/my_recipe/over=flavour,epochs=1/report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import torch\nimport nowhere", ":2: should be the file of a recipe, but cannot be imported: ModuleNotFound"),
+        ("x = (", ":1: should be the file of a recipe, but cannot be imported: SyntaxError: '(' was never closed"),
+        ("open('nowhere')", ":1: should be the file of a recipe, but cannot be imported: FileNotFoundError"),
+        ("import sys; sys.exit()", ":1: should be the file of a recipe, but cannot be imported: SystemExit"),
+        ("", ": should have a class Config(Settings), but has none."),
+        ("from structmax.training import Settings as Config", ": should have a class Recipe(Task), but has"),
+        (
+            "from structmax.training import Settings as Config\nRecipe = 3",
+            ": should have a class Recipe(Task), but has none.",
+        ),
+    ],
+    ids=lambda text: text[:12],
+)
+def test_a_recipe_that_is_none(structmax_in, tmp_path, text, words):
+    path = tmp_path / "more" / "broken.py"
+    path.write_text(text)
+    for source in ("broken", path):
+        sys.modules.pop("structmax.recipes.broken", None)
+        for command in (("run", source), ("compare", source, "--over", "clip=0,1")):
+            code, said = structmax_in(*command)
+            assert code == 2
+            # a terminal breaks long paths too
+            assert f"broken.py{words}".replace(" ", "") in said.replace(" ", "")
+    # the others are there all the same
+    for command in ("list", "run --help", "compare --help"):
+        code, said = structmax_in(*command.split())
+        assert code == 0
+        assert "tiny" in said
+        assert "broken" in said
+
+
+def test_a_recipe_that_is_not_in_the_package_but_here(structmax_in, mine):
+    mine.rename("here.py")
+    assert "but is 'here'. Did you mean ./here.py?" in structmax_in("run", "here")[1]
+    mine.parent.joinpath("mine.txt").touch()
+    assert "its name should end in .py" in structmax_in("run", mine.parent / "mine.txt")[1]
+
+
+def test_choices_are_spelt_one_way():
+    for name in recipes.names():
+        config = recipes.find(name).config
+        for field, kind in get_type_hints(config).items():
+            for choice in flags.choices_of(kind):
+                assert re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)*", choice), (name, field, choice)
 
 
 def test_how_to_go_on_with_several_processes(structmax_in, monkeypatch):
@@ -282,24 +569,22 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
 
 
 def test_an_interrupted_run_goes_on(tmp_path, structmax_in):
-    process = start(
-        tmp_path, "run", "clusters", "--points", "400", "--epochs", "4000", "--device", "cpu", "--name", "a"
-    )
-    wait_for(tmp_path / "runs/clusters/a/last.pt", process)
+    process = start(tmp_path, "run", "more/tiny.py", "--epochs", "1000000", "--name", "a")
+    wait_for(tmp_path / "runs/tiny/a/last.pt", process)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=30)[0]
     assert process.returncode == 130, said
     assert "Stopped by SIGINT" in said
-    assert "Go on with: structmax run clusters --name a --folder runs --resume" in said
+    assert "Go on with: structmax run more/tiny.py --name a --folder runs --resume" in said
     assert "Traceback" not in said
-    folder = RunFolder(tmp_path / "runs/clusters/a")
+    folder = RunFolder(tmp_path / "runs/tiny/a")
     step = folder.load("last.pt")["place"]["step"]
     # almost at the end: what is left should be short
-    folder.write("config.json", folder.config | {"epochs": step // 2 + 2})
-    code, said = structmax_in("run", "clusters", "--name", "a", "--resume")
+    folder.write("config.json", folder.config | {"epochs": step // 4 + 2})
+    code, said = structmax_in("run", "more/tiny.py", "--name", "a", "--resume")
     assert code == 0, said
     assert f"Going on after step {step}." in said
-    assert folder.summary["steps"] == 2 * (step // 2 + 2)
+    assert folder.summary["steps"] == 4 * (step // 4 + 2)
 
 
 def test_ctrl_c_outside_of_training(structmax_in, monkeypatch):
@@ -355,20 +640,22 @@ def test_compare(structmax_in, tmp_path):
     assert (tmp_path / "all.png").exists()
 
 
+@pytest.mark.thorough
+@pytest.mark.usefixtures("structmax_in")
 def test_an_interrupted_comparison_hands_the_signal_on(tmp_path):
-    settings = ("--seeds", "2", "--points", "400", "--device", "cpu", "--name", "a", "--jobs", "2")
-    process = start(tmp_path, "compare", "clusters", "--over", "epochs=1,4000", *settings)
-    folder = tmp_path / "runs/clusters/a"
+    settings = ("--seeds", "2", "--name", "a", "--jobs", "2")
+    process = start(tmp_path, "compare", "more/tiny.py", "--over", "epochs=1,1000000", *settings)
+    folder = tmp_path / "runs/tiny/a"
     for seed in (0, 1):
-        wait_for(folder / f"epochs=4000,seed={seed}/last.pt", process)
+        wait_for(folder / f"epochs=1000000,seed={seed}/last.pt", process)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=30)[0]
     assert process.returncode == 130, said
     assert "The same command goes on: finished runs are kept." in said
-    assert "epochs=1,seed=0  loss " in said
+    assert "epochs=1,seed=0  accuracy " in said
     for seed in (0, 1):
         assert RunFolder(folder / f"epochs=1,seed={seed}").summary
-        assert RunFolder(folder / f"epochs=4000,seed={seed}").summary is None
+        assert RunFolder(folder / f"epochs=1000000,seed={seed}").summary is None
 
 
 def test_a_comparison_is_one_process(structmax_in, monkeypatch):
@@ -378,6 +665,7 @@ def test_a_comparison_is_one_process(structmax_in, monkeypatch):
     assert "compare should be started as one process, not by torchrun. Try --jobs." in said
 
 
+@pytest.mark.thorough
 def test_workers_do_all_that_there_is():
     results = dict(workers.each(math.pow, [(2, k) for k in range(5)], count=2))
     assert results == {k: 2.0**k for k in range(5)}
@@ -388,13 +676,15 @@ def test_a_process_that_is_killed():
         list(workers.each(os._exit, [(9,)], count=2))
 
 
+@pytest.mark.thorough
+@pytest.mark.usefixtures("structmax_in")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_comparison_with_nothing_left_to_begin(tmp_path, number):
-    settings = ("--seeds", "1", "--points", "400", "--device", "cpu", "--name", "a", "--jobs", "2", "--overwrite")
-    process = start(tmp_path, "compare", "clusters", "--over", "epochs=1,4000", *settings)
-    folder = tmp_path / "runs/clusters/a"
+    settings = ("--seeds", "1", "--name", "a", "--jobs", "2", "--overwrite")
+    process = start(tmp_path, "compare", "more/tiny.py", "--over", "epochs=1,1000000", *settings)
+    folder = tmp_path / "runs/tiny/a"
     wait_for(folder / "epochs=1,seed=0/report.html", process)
-    wait_for(folder / "epochs=4000,seed=0/last.pt", process)
+    wait_for(folder / "epochs=1000000,seed=0/last.pt", process)
     process.send_signal(number)
     said = process.communicate(timeout=30)[0]
     assert process.returncode == 128 + number, said
@@ -411,6 +701,29 @@ def test_an_interrupted_comparison_ends(structmax_in, monkeypatch):
 
 
 # ---------------------------------------------------------------- looking
+
+
+def test_the_version(structmax_in):
+    assert structmax_in("--version") == (0, f"structmax {structmax.__version__}")
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("", {"run", "compare", "report"}),
+        ("run clus", {"clusters"}),
+        ("run tiny --flavour s", {"sweet", "sour"}),
+        ("run tiny --see", {"--seed"}),
+        ("run nothing --see", set()),
+    ],
+)
+def test_the_shell_completes(structmax_in, typed, words):
+    typed = f"structmax {typed}"
+    environment = {"_STRUCTMAX_COMPLETE": "complete_bash", "COMP_WORDS": typed}
+    environment["COMP_CWORD"] = str(len(typed.split(" ")) - 1)
+    answer = CliRunner().invoke(app, [], prog_name="structmax", env=environment)
+    assert words <= set(answer.output.split())
+    assert "Traceback" not in answer.output
 
 
 def test_list(structmax_in):
@@ -463,6 +776,7 @@ def test_bench_without_a_gpu(structmax_in, monkeypatch):
     assert "`device` should be one of this machine, but is 'cuda', and no GPU is found. Try auto." in said
 
 
+@pytest.mark.thorough
 def test_every_case_of_the_bench_runs(monkeypatch):
     monkeypatch.setattr(bench, "BUDGET", 0.0)
     monkeypatch.setattr(bench, "REPEATS", 1)
@@ -521,12 +835,11 @@ def test_numbers_of_tables():
 
 
 def test_failures_are_outcomes(structmax_in, tmp_path):
-    config = recipes.find("tiny").config(flavour="nan")
-    outcome = compare._outcome("tiny", config, tmp_path / "a")
+    outcome = compare._outcome("tiny", {"flavour": "nan"}, tmp_path / "a")
     assert outcome == Outcome(error=outcome.error)
     assert "but is nan at step 1" in outcome.error
 
 
 def test_unknown_recipes():
-    with pytest.raises(ValueError, match=r"A recipe should be one of .*clusters.*, but is 'nothing'"):
+    with pytest.raises(RunError, match=r"A recipe should be one of .*clusters.*, but is 'nothing'"):
         recipes.find("nothing")

@@ -62,6 +62,7 @@ def test_generated_expressions():
     assert not {e.tokens for e in found} & {e.tokens for e in without}
 
 
+@pytest.mark.thorough
 def test_lengths_are_those_of_the_published_data():
     # its mean is 42.8, its median 16, a tenth is longer than 106
     lengths = torch.tensor([float(len(e.tokens)) for e in listops.generate(90_000, seed=0)])

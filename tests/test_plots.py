@@ -284,6 +284,23 @@ def test_curves_have_a_panel_for_each_metric_and_a_colour_for_each_run() -> None
     figure.canvas.draw()
 
 
+def test_names_in_curves_are_drawn_as_they_are() -> None:
+    """No mathematics, none left out, and nothing that a font cannot have."""
+    names = [r"$\frac{$", "_hidden", "a\nb\0\udcff"]
+    rows = [{"step": 1, r"valid/$x^$": 1.0}, {"step": 2, r"valid/$x^$": 2.0}]
+    figure = curves.draw(dict.fromkeys(names, rows))
+    figure.canvas.draw()
+    shown = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert shown == [r"$\frac{$", "_hidden", "a�b��", "valid"]
+    assert figure.axes[0].get_title("left") == r"$x^$"
+
+
+def test_letters_that_no_xml_has_are_replaced() -> None:
+    drawing = {"kind": "sequence", "tokens": ["a\0b", "\udcff", "ü\t"], "tags": {"\x1b[0m": ["\uffff"] * 3}}
+    words = {text.text for text in ElementTree.fromstring(structures.svg(drawing)).iter() if text.text}
+    assert {"a�b", "�", "ü\t", "�[0m"} < words
+
+
 @pytest.mark.parametrize("runs", [{}, {"a": []}, {"a": [{"step": 1}]}], ids=["no run", "no row", "no metric"])
 def test_curves_of_nothing_say_so(runs: dict) -> None:
     figure = curves.draw(runs)

@@ -214,6 +214,46 @@ def test_a_file_that_is_cut_off(run: Path) -> None:
         report.write(run)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("config.json", [], r"config.json:1: should be an object of JSON, but is '\[\]'\. Take the file away"),
+        ("structures.json", {}, r"structures.json:1: should be an array of JSON, but is '\{\}'"),
+        ("structures.json", [3], r"structures.json: should be as a run writes it, but is not \(AttributeError"),
+        ("structures.json", [{"kind": "graph"}], r"is not \(ValueError: `kind` of a drawing should be one of"),
+        ("summary.json", {"seconds": "long"}, r"summary.json: should be as a run writes it, but is not \(TypeError"),
+        ("summary.json", {"best": [3]}, r"summary.json: should be as a run writes it"),
+        ("metrics.jsonl", [3], r"metrics.jsonl:1: should be an object of JSON, but is '\[3\]'"),
+        ("metrics.jsonl", {"step": [], "loss": 1}, r"metrics.jsonl: should be as a run writes it, .* anew, or take"),
+    ],
+)
+def test_a_file_of_another_shape(run: Path, name: str, content: object, words: str) -> None:
+    (run / name).write_text(json.dumps(content))
+    with pytest.raises(report.BadFile, match=words):
+        report.write(run)
+
+
+def test_a_comparison_of_another_shape(comparison: Path) -> None:
+    compared = json.loads((comparison / "compare.json").read_text())
+    run_folder(comparison, compare=compared | {"rows": [{"error": 3}]})
+    with pytest.raises(report.BadFile, match=r"compare.json: should be as a run writes it.*'setting'"):
+        report.write(comparison)
+    run_folder(comparison, compare=compared)
+    (comparison / "step=1.0,seed=1" / "metrics.jsonl").write_text("[]")
+    with pytest.raises(report.BadFile, match=r"step=1.0,seed=1/metrics.jsonl:1: should be an object of JSON"):
+        report.write(comparison)
+
+
+def test_names_of_bytes_that_are_no_letters(run: Path, comparison: Path) -> None:
+    """As Python reads such a path or argument."""
+    odd = "a\udcff\0"
+    page = Page(read(run_folder(run, config={"train_file": odd}, summary={**SUMMARY, "name": odd})))
+    assert page.words.count("a��") >= 2
+    compared = json.loads((comparison / "compare.json").read_text())
+    (comparison / "step=0.5,seed=0").rename(comparison / "b\udcff")
+    assert "b�" in Page(read(run_folder(comparison, compare=compared | {"runs": {"b\udcff": "b\udcff"}}))).words
+
+
 def browse(page: Path, profile: Path) -> str:
     """The page as it is after its script ran. Anything it says to the console fails."""
     quiet = "--no-first-run --disable-background-networking --disable-component-update --disable-sync --disable-quic"

@@ -1,14 +1,17 @@
 """The loop: what it computes, what it writes, how it stops, and that it goes on as if it had not stopped."""
 
+import errno
 import json
 import math
 import os
+import platform
 import signal
 import subprocess
 import sys
 import textwrap
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal
 
 import pytest
@@ -26,6 +29,7 @@ from structmax.training import (
     Watcher,
     changed,
     comparison,
+    lock,
     name_of,
     option,
     run,
@@ -306,6 +310,110 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
     assert RunFolder(tmp_path / "a").load("last.pt")["place"]["step"] == 6
 
 
+@pytest.mark.parametrize("is_forbidden", [False, True])
+def test_parameters_that_are_no_numbers_stop_the_run(tmp_path, is_forbidden):
+    """After the last step too, when no loss follows; but not those that the task itself made infinite."""
+
+    class Jumping(Line):
+        def __init__(self, config, device):
+            super().__init__(config, device)
+            if is_forbidden:
+                self.model.unused.data[0] = -torch.inf
+
+        def updates(self, indices, generator):
+            for loss, metrics in super().updates(indices, generator):
+                yield loss, metrics
+                if len(self.seen) == 12 and not is_forbidden:
+                    self.model[0].weight.data[0, 0] = torch.inf
+
+    if is_forbidden:
+        assert run(Jumping, Config(epochs=2), tmp_path / "a")["steps"] == 12
+        return
+    with pytest.raises(
+        Diverged, match=r"Parameters should be finite, but are not at step 12\. Try a lower learning rate"
+    ):
+        run(Jumping, Config(epochs=2), tmp_path / "a")
+    folder = RunFolder(tmp_path / "a")
+    assert folder.load("last.pt")["place"]["step"] == folder.load("best.pt")["step"] == 6
+    assert folder.summary is None
+
+
+# ---------------------------------------------------------------- one process at a time
+
+
+def test_a_folder_is_held_by_one(tmp_path):
+    folder = RunFolder(tmp_path / "a" / "b")
+    with folder.locked():
+        assert (folder.path / lock.NAME).read_text() == f"process {os.getpid()} on {platform.node()}"
+        with pytest.raises(RunError, match=rf"a/b should be used by one run at a time, but process {os.getpid()} on"):
+            run(Line, Config(), folder.path)
+        with pytest.raises(RunError, match=r"uses it\. Wait until it ends, or take another --name\."):
+            folder.clear()
+    # nothing was put into it
+    assert not (tmp_path / "a").exists()
+    run(Line, Config(epochs=1), folder.path)
+    assert not (folder.path / lock.NAME).exists()
+
+
+def test_a_run_that_was_killed_holds_nothing(tmp_path):
+    folder = RunFolder(tmp_path)
+    child = os.fork()
+    if not child:
+        with folder.locked():
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert (tmp_path / lock.NAME).read_text().startswith(f"process {child} on")
+    with folder.locked():
+        assert (tmp_path / lock.NAME).read_text().startswith(f"process {os.getpid()} on")
+
+
+def test_a_lock_on_a_file_that_went_is_none(tmp_path, monkeypatch):
+    taken = []
+    take = lock._lock
+
+    def late(file, path):
+        take(file, path)
+        if not taken:
+            # who held it goes just before
+            path.unlink()
+        taken.append(file)
+
+    monkeypatch.setattr(lock, "_lock", late)
+    with lock.locked(tmp_path):
+        assert len(taken) == 2
+        assert (tmp_path / lock.NAME).exists()
+
+
+def test_a_folder_is_held_where_there_is_no_fcntl(tmp_path, monkeypatch):
+    held = set()
+
+    def locking(file, mode, count):
+        assert (mode, count, os.lseek(file, 0, os.SEEK_CUR)) == (2, 1, lock.FAR)
+        if held:
+            raise OSError(errno.EACCES, "Permission denied")
+        held.add(file)
+
+    monkeypatch.setattr(lock, "fcntl", None)
+    monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2))
+    # the second does not get in
+    with (
+        lock.locked(tmp_path),
+        pytest.raises(RunError, match=f"but process {os.getpid()} on .* uses it"),
+        lock.locked(tmp_path),
+    ):
+        raise AssertionError
+
+
+def test_a_drive_without_locks(tmp_path, monkeypatch):
+    def flock(file, how):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(lock.fcntl, "flock", flock)
+    words = r"cannot be locked \(No locks available\): begin one run at a time\."
+    with pytest.warns(UserWarning, match=words), lock.locked(tmp_path):
+        pass
+
+
 def test_a_folder_belongs_to_one_config(tmp_path):
     run(Line, Config(), tmp_path / "a")
     with pytest.raises(RunError, match="but its run differs in epochs, seed"):
@@ -346,6 +454,11 @@ def test_as_many_processes_go_on(tmp_path):
         ({"learning_rate": -1.0}, "`learning_rate` should be at least 0, but is -1.0"),
         ({"schedule": "step"}, "`schedule` should be one of constant, cosine, linear, but is 'step'"),
         ({"flavour": "sour"}, "`flavour` should be one of plain, twice, nan, but is 'sour'"),
+        ({"flavour": "twise"}, "but is 'twise'. Did you mean twice?"),
+        ({"seed": 2**32}, "`seed` should be at most 4294967295, but is 4294967296"),
+        ({"epochs": 2.0}, "`epochs` should be of type int, but is 2.0"),
+        ({"device": None}, "`device` should be of type str, but is None"),
+        ({"epochs": 2**63}, "`epochs` should be a number of at most 64 bits, but is 9223372036854775808"),
     ],
 )
 def test_bad_settings(given, said):
@@ -482,6 +595,7 @@ def torchrun(script: Path, *arguments: object) -> subprocess.CompletedProcess:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
 
 
+@pytest.mark.thorough
 def test_two_processes_train_as_one(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

@@ -1,6 +1,7 @@
 """The command line: `structmax …`. What it prints with and draws with comes with the extra `recipes`."""
 
 import importlib.util
+import io
 import sys
 
 
@@ -13,4 +14,7 @@ def main() -> None:
         )
     from structmax.cli.app import app
 
+    # a path may hold bytes that are no letters, and a terminal may not know all letters
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     app()

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+import structmax
 from structmax import bench, recipes
-from structmax.cli import compare, info, run
+from structmax.cli import compare, flags, info, run
 from structmax.cli.speech import console, say, spoken, table
 from structmax.training import RunError, RunFolder
 from structmax.training.distributed import device_of
@@ -18,11 +19,24 @@ CURVES = Path("curves.png")
 
 app = typer.Typer(
     name="structmax",
-    help="Structures inside neural networks: train, compare, look.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _version(is_asked: bool) -> None:
+    if is_asked:
+        say(f"structmax {structmax.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def everywhere(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Structures inside neural networks: train, compare, look."""
 
 
 def by_recipe(name: str, help: str, command: Callable[[recipes.Recipe], Any]) -> None:
@@ -33,23 +47,43 @@ def by_recipe(name: str, help: str, command: Callable[[recipes.Recipe], Any]) ->
             return recipes.names()
 
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
-            return command(recipes.find(cmd_name)) if cmd_name in recipes.names() else None
+            """Help and completion look at all: one that cannot be had has its reason in place of its help."""
+            try:
+                return command(recipes.find(cmd_name))
+            except RunError as error:
+                return flags.command(cmd_name, str(error), [], lambda ctx, given: None)
 
-    group = typer.Typer(cls=Group, no_args_is_help=True)
+        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+            """The one that is called: what is wrong with it is an error of usage."""
+            try:
+                return args[0], command(recipes.find(args[0])), args[1:]
+            except RunError as error:
+                if ctx.resilient_parsing:
+                    return None, None, args
+                raise typer.BadParameter(str(error), ctx) from None
+
+    group = typer.Typer(cls=Group, no_args_is_help=True, subcommand_metavar="RECIPE [OPTIONS]")
     # typer takes a group without commands for a mistake, unless it has a callback
     group.callback()(lambda: None)
     app.add_typer(group, name=name, help=help)
 
 
-by_recipe("run", "Train a recipe; its settings are the flags.", run.command)
-by_recipe("compare", "Train a recipe in several settings, with several seeds.", compare.command)
+by_recipe("run", "Train a recipe, or a file of your own (./mine.py); its settings are the flags.", run.command)
+by_recipe("compare", "Train a recipe, or a file of your own, in several settings, with several seeds.", compare.command)
 
 
 @app.command("list")
 def list_recipes() -> None:
     """The recipes."""
     for name in recipes.names():
-        say(f"{name:<12}{recipes.find(name).about.partition(chr(10))[0]}")
+        say(f"{name:<12}{_about(name)}")
+
+
+def _about(name: str) -> str:
+    try:
+        return recipes.find(name).about.partition("\n")[0]
+    except RunError as error:
+        return str(error)
 
 
 def _runs_of(path: Path) -> list[RunFolder]:
@@ -58,7 +92,7 @@ def _runs_of(path: Path) -> list[RunFolder]:
     if folder.config is not None:
         return [folder]
     if (compared := folder.read("compare.json")) is not None:
-        return [RunFolder(path / name) for name in compared["runs"].values()]
+        return [RunFolder(path / str(name)) for name in compared["runs"].values()]
     raise typer.BadParameter(f"{path} should hold a config.json or a compare.json, but has neither. Is it a run?")
 
 
@@ -93,10 +127,7 @@ def rewrite_report(
 ) -> None:
     """Writes the report anew."""
     _runs_of(path)
-    try:
-        say(f"The report: {run.reported(RunFolder(path))}")
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+    say(f"The report: {run.reported(RunFolder(path))}")
 
 
 @app.command("info")

@@ -3,7 +3,7 @@
 import os
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +31,14 @@ def command(recipe: Recipe) -> Any:
         folder = flags.placed(given, recipe.name, name)
         members = comparison.members(config, over, given["seeds"])
         say(f"{len(members)} runs of {recipe.name} in {folder.path}")
-        if given["overwrite"]:
-            for member in members:
-                RunFolder(folder.path / member.name).clear()
         again = "The same command" + " without --overwrite" * given["overwrite"]
-        with spoken(f"{again} goes on: finished runs are kept."):
-            outcomes = dict(_outcomes(recipe.name, members, folder.path, given["jobs"]))
-        rows = comparison.rows(members, outcomes, recipe.task.best)
-        _write(folder, recipe, over, given["seeds"], rows, members)
+        with folder.locked(), spoken(f"{again} goes on: finished runs are kept."):
+            if given["overwrite"]:
+                for member in members:
+                    RunFolder(folder.path / member.name).clear()
+            outcomes = dict(_outcomes(recipe.source, members, folder.path, given["jobs"]))
+            rows = comparison.rows(members, outcomes, recipe.task.best)
+            _write(folder, recipe, over, given["seeds"], rows, members)
         _show(rows)
         show_report(_drawn(folder, members), given["open"])
         if any(row["error"] for row in rows):
@@ -89,21 +89,23 @@ def _outcomes(recipe: str, members: Sequence[Member[Any]], folder: Path, jobs: i
 
 def _in_turn(recipe: str, members: Sequence[Member[Any]], folder: Path) -> Iterator[tuple[str, Outcome]]:
     for member in members:
-        yield member.name, _outcome(recipe, member.config, folder / member.name)
+        yield member.name, _outcome(recipe, asdict(member.config), folder / member.name)
 
 
 def _at_once(recipe: str, members: Sequence[Member[Any]], folder: Path, jobs: int) -> Iterator[tuple[str, Outcome]]:
-    pieces = [(recipe, member.config, folder / member.name) for member in members]
+    # the config goes as plain values: another process knows its class when it has found the recipe
+    pieces = [(recipe, asdict(member.config), folder / member.name) for member in members]
     for place, outcome in workers.each(_outcome, pieces, jobs):
         yield members[place].name, outcome
 
 
-def _outcome(recipe: str, config: Settings, folder: Path) -> Outcome:
+def _outcome(source: str, config: dict[str, Any], folder: Path) -> Outcome:
     """Runs one member, unless it has been run. Its failure is an outcome; a signal is not."""
     place = RunFolder(folder)
-    is_new = place.summary is None
     try:
-        summary = run(recipes.find(recipe).task, config, folder)
+        is_new = place.summary is None
+        recipe = recipes.find(source)
+        summary = run(recipe.task, recipe.config(**config), folder)
         if is_new:
             drawn(place)
         return Outcome(summary)

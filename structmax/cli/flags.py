@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
+from rich.markup import escape
 
 from structmax.training import RunError, RunFolder, Settings
 from structmax.training.distributed import device_of
+from structmax.training.errors import nearest
 
 S = TypeVar("S", bound=Settings)
 SHARED = {field.name for field in fields(Settings)}
@@ -21,8 +23,26 @@ LONGEST_NAME = 255
 
 def flag(name: str, kind: Any, default: Any, help: str, panel: str) -> inspect.Parameter:
     """One parameter of a command."""
-    option = typer.Option(help=help, rich_help_panel=panel)
+    help = escape(help)
+    option: Any = typer.Option(help=help, rich_help_panel=panel)
+    if choices := choices_of(kind):
+        # Settings say what is wrong with a choice, for the command line as for Python
+        kind, option = (
+            str,
+            typer.Option(
+                help=help,
+                rich_help_panel=panel,
+                parser=lambda text: choices.get(text, text),
+                metavar=f"<{'|'.join(choices)}>",
+                autocompletion=lambda incomplete: [name for name in choices if name.startswith(incomplete)],
+            ),
+        )
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
+
+
+def choices_of(kind: Any) -> dict[str, Any]:
+    """The values of a Literal by how they are written; none of any other type."""
+    return {str(choice): choice for choice in get_args(kind)} if get_origin(kind) is Literal else {}
 
 
 def switch(name: str, help: str) -> inspect.Parameter:
@@ -44,10 +64,10 @@ def of_place(what: str) -> list[inspect.Parameter]:
 def placed(given: dict[str, Any], recipe: str, default: str) -> RunFolder:
     """The folder that the flags of `of_place` name; or an error of usage."""
     name = given["name"] or default
-    if "/" in name or name in (".", "..") or len(name.encode()) > LONGEST_NAME:
+    if "/" in name or name in (".", "..") or not name.isprintable() or len(name.encode()) > LONGEST_NAME:
         raise typer.BadParameter(
-            f"--name should be one folder's, of at most {LONGEST_NAME} bytes and without a slash, but is {name!r}. "
-            "Try --folder for where it is kept."
+            f"--name should be one folder's, of at most {LONGEST_NAME} bytes, printable and without a slash, "
+            f"but is {name!r}. Try --folder for where it is kept."
         )
     return RunFolder(given["folder"] / recipe / name)
 
@@ -73,7 +93,7 @@ def command(name: str, help: str, flags: Sequence[inspect.Parameter], act: Calla
     called.__signature__ = inspect.Signature([context, *flags])  # type: ignore[attr-defined]
     app = typer.Typer(add_completion=False)
     # the terminal breaks lines anew
-    app.command(name, help=re.sub(r"(?<=\S)\n(?=\S)", " ", help))(called)
+    app.command(name, help=escape(re.sub(r"(?<=\S)\n(?=\S)", " ", help)))(called)
     return typer.main.get_command(app)
 
 
@@ -99,27 +119,29 @@ def parsed(config: type[Settings], over: Sequence[str]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for text in over:
         name, _, listed = text.partition("=")
-        name = name.replace("-", "_")
         if name not in kinds or not listed:
-            raise typer.BadParameter(f"--over should be field=a,b,c with one of {', '.join(kinds)}, but is {text!r}.")
+            near = "" if name in kinds else nearest(name, kinds)
+            raise typer.BadParameter(
+                f"--over should be field=a,b,c with one of {', '.join(kinds)}, but is {text!r}.{near}"
+            )
         if name in found:
             raise typer.BadParameter(f"--over {name} should come once, with all its values, but comes again.")
-        choices = get_args(kinds[name]) if get_origin(kinds[name]) is Literal else ()
+        choices = choices_of(kinds[name])
         if listed == "all" and choices:
-            found[name] = list(choices)
+            found[name] = list(choices.values())
         else:
             found[name] = list(dict.fromkeys(_value(name, kinds[name], choices, value) for value in listed.split(",")))
     return found
 
 
-def _value(name: str, kind: Any, choices: tuple[Any, ...], text: str) -> Any:
+def _value(name: str, kind: Any, choices: dict[str, Any], text: str) -> Any:
     read: dict[Any, Callable[[str], Any]] = {int: int, float: float, bool: _boolean}
-    readings = {str(choice): choice for choice in choices}
     try:
-        return readings[text] if choices else read.get(kind, str)(text)
+        return choices[text] if choices else read.get(kind, str)(text)
     except (KeyError, ValueError):
-        wanted = f"one of {', '.join(readings)}" if choices else f"a value of {name} ({kind.__name__})"
-        raise typer.BadParameter(f"--over {name} should name {wanted}, but names {text!r}.") from None
+        wanted = f"one of {', '.join(choices)}" if choices else f"a value of {name} ({kind.__name__})"
+        near = nearest(text, choices)
+        raise typer.BadParameter(f"--over {name} should name {wanted}, but names {text!r}.{near}") from None
 
 
 def _boolean(text: str) -> bool:

@@ -24,7 +24,8 @@ class Bar(Watcher):
         self._shown, self._limit = shown, 60 * minutes
         self._drawn = 0.0
         self._epochs = 0
-        columns = (TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[said]}"))
+        texts = [TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[said]}")]
+        columns = (texts[0], BarColumn(24), texts[1])
         self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._bar = self._progress.add_task("prepares", total=None, said="")
 

@@ -60,22 +60,28 @@ def _stored(recipe: Recipe, ctx: typer.Context, given: dict[str, Any], folder: R
     stored = folder.config
     if stored is None:
         raise typer.BadParameter(f"--resume needs {folder.path / 'config.json'}, which is not there. Try without.")
+    path = folder.path / "config.json"
     if unknown := sorted(set(stored) - set(names)):
-        raise typer.BadParameter(f"{folder.path / 'config.json'} has {', '.join(unknown)}, unknown to {recipe.name}.")
+        raise typer.BadParameter(f"{path} has {', '.join(unknown)}, unknown to {recipe.name}. Begin another run.")
+    if missing := sorted(set(names) - set(stored)):
+        raise typer.BadParameter(f"{path} has no {', '.join(missing)}, which {recipe.name} needs. Begin another run.")
     for name in flags.typed(ctx, names):
-        if given[name] != stored.get(name, given[name]):
+        if given[name] != stored[name]:
             raise typer.BadParameter(
                 f"--{name.replace('_', '-')} should be {stored[name]}, as the run in {folder.path} was begun, "
                 f"but is {given[name]}. Leave it out, or begin another run."
             )
-    return flags.build(recipe.config, stored)
+    try:
+        return flags.build(recipe.config, stored)
+    except typer.BadParameter as error:
+        raise typer.BadParameter(f"{path}: {error.message} Begin another run.") from None
 
 
 def _how_to_go_on(recipe: Recipe, folder: RunFolder, given: dict[str, Any]) -> str:
     count = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     program = ["torchrun", "--nproc-per-node", str(count), "-m", "structmax"] if count > 1 else ["structmax"]
     place = ["--name", folder.path.name, "--folder", str(given["folder"])]
-    return f"Go on with: {shlex.join([*program, 'run', recipe.name, *place, '--resume'])}"
+    return f"Go on with: {shlex.join([*program, 'run', recipe.source, *place, '--resume'])}"
 
 
 def show(summary: dict[str, Any]) -> None:
@@ -107,6 +113,8 @@ def reported(folder: RunFolder) -> Path:
     except OSError as error:
         reason = f"{folder.path / 'report.html'} should be written, but cannot be: {error.strerror}."
         raise RunError(reason) from error
+    except ValueError as error:
+        raise RunError(str(error)) from error
 
 
 def show_report(page: Path, in_browser: bool) -> None:

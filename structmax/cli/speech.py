@@ -16,17 +16,18 @@ from structmax.training import Interrupted, RunError
 IS_FIRST = os.environ.get("RANK", "0") == "0"
 # a file is as wide as its lines
 WIDTH = None if sys.stdout.isatty() else 160
-console = Console(quiet=not IS_FIRST, width=WIDTH)
-complaints = Console(stderr=True, quiet=not IS_FIRST)
+# what people named is printed as they did, brackets and colons too
+console = Console(quiet=not IS_FIRST, width=WIDTH, markup=False, emoji=False, highlight=False)
+complaints = Console(stderr=True, quiet=not IS_FIRST, markup=False, emoji=False, highlight=False)
 
 
 def say(text: str) -> None:
     """A line as it is: paths stay whole."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(text, soft_wrap=True)
 
 
 def complain(text: str) -> None:
-    complaints.print(text, markup=False, highlight=False, soft_wrap=True)
+    complaints.print(text, soft_wrap=True)
 
 
 def number(value: Any) -> str:

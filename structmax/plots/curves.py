@@ -48,7 +48,7 @@ def draw(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
             # A lone point is no line, so it gets a dot.
             marker = "o" if len(line.at) == 1 else None
             axes.plot(line.at, line.values, style, color=colours[line.run], marker=marker, markersize=4, linewidth=1.6)
-        axes.set_title(metric, color=INK, fontsize=10.5, loc="left")
+        axes.set_title(_plain(metric), color=INK, fontsize=10.5, loc="left", parse_math=False)
         axes.set_xlabel(series.axis(runs), color=QUIET, fontsize=9)
         axes.spines[["top", "right"]].set_visible(False)
         axes.spines[["left", "bottom"]].set_color(QUIET)
@@ -59,7 +59,17 @@ def draw(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     splits = {line.split: None for lines in metrics.values() for line in lines if line.split}
     shown = [Line2D([], [], color=colour, linewidth=2.4) for colour in colours.values()]
     shown += [Line2D([], [], color=INK, linestyle="--" if split == "train" else "-") for split in splits]
-    figure.legend(
-        shown, [*colours, *splits], loc="outside lower center", ncols=min(4, len(shown)), frameon=False, fontsize=9
+    names = [*colours, *splits]
+    places = [str(place) for place in range(len(names))]
+    legend = figure.legend(
+        shown, places, loc="outside lower center", ncols=min(4, len(shown)), frameon=False, fontsize=9
     )
+    # afterwards, since a legend leaves out names that begin with _
+    for text, name in zip(legend.get_texts(), names, strict=True):
+        text.set(text=_plain(name), parse_math=False)
     return figure
+
+
+def _plain(name: str) -> str:
+    """A name that people gave, on one line: no font has other control characters, or halves of a letter."""
+    return "".join(letter if letter.isprintable() else "�" for letter in name)

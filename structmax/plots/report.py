@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -58,17 +60,25 @@ def write(folder: Path) -> Path:
 
 
 def _run(folder: Path) -> str:
-    config, summary = _json(folder / "config.json", {}), _json(folder / "summary.json", {})
-    rows = _json_lines(folder / "metrics.jsonl")
+    config, summary = _json(folder / "config.json", dict), _json(folder / "summary.json", dict)
     name = str(summary.get("name", folder.name))
+    curves = _curves_of({name: folder}, {name: charts.Look("var(--accent)", "")}, {})
+    drawn = _structures(folder)
+    with _reading(folder / "summary.json"):
+        return _page_of_run(folder, name, config, summary, curves, drawn)
+
+
+def _page_of_run(
+    folder: Path, name: str, config: dict[str, Any], summary: dict[str, Any], curves: str, drawn: str
+) -> str:
     best, test = (_metrics(summary.get(key) or {}) for key in ("best", "test"))
     told = [f"on {summary['device']}"] if summary.get("device") else []
     told += [f"{page.words(summary['parameters'])} parameters"] if summary.get("parameters") else []
     told += [page.duration(summary["seconds"])] if "seconds" in summary else ["not finished"]
     body = page.header(f"structmax · {summary.get('recipe', folder.parent.name)}", name, told)
     body += page.headlines(_headlines(best, test)) + _explained(summary, {**test, **best})
-    body += page.section("Learning curves", _curves({name: rows}, {name: charts.Look("var(--accent)", "")}, {}))
-    body += page.section("Structures", _structures(_json(folder / "structures.json", [])))
+    body += page.section("Learning curves", curves)
+    body += page.section("Structures", drawn)
     body += page.section("Results", _measured(best, test))
     changed = list(summary.get("changed") or ())
     key = '<p class="key">differs from the default</p>' if changed else ""
@@ -78,12 +88,16 @@ def _run(folder: Path) -> str:
 
 
 def _comparison(folder: Path) -> str:
-    compared = _json(folder / "compare.json", {})
+    path = folder / "compare.json"
+    with _reading(path):
+        return _page_of_comparison(folder, _json(path, dict))
+
+
+def _page_of_comparison(folder: Path, compared: dict[str, Any]) -> str:
     fields, rows = list(compared.get("over", {})), compared.get("rows", [])
     colours = {_setting(row["setting"], fields): series.colour(i) for i, row in enumerate(rows)}
     folders = {str(name): folder / path for name, path in compared.get("runs", {}).items()}
-    metrics = {name: _json_lines(path / "metrics.jsonl") for name, path in folders.items()}
-    belongs = {name: _setting(_json(path / "config.json", {}), fields) for name, path in folders.items()}
+    belongs = {name: _setting(_json(path / "config.json", dict), fields) for name, path in folders.items()}
     title = " × ".join(fields) or "Runs"
     failed = sum(bool(row.get("error")) for row in rows)
     seeds = compared.get("seeds", 1)
@@ -93,9 +107,9 @@ def _comparison(folder: Path) -> str:
     body += page.section("Results", _results(fields, rows, colours) + _explained(compared, _metric_names(rows)))
     body += page.section("Spread over seeds", _bars(fields, rows, colours))
     looks = {name: charts.Look(colours.get(setting, STRAY), setting) for name, setting in belongs.items()}
-    body += page.section("Learning curves", _curves(metrics, looks, colours))
+    body += page.section("Learning curves", _curves_of(folders, looks, colours))
     if rows and (best := next((n for n, s in belongs.items() if s == _setting(rows[0]["setting"], fields)), None)):
-        body += page.section(f"Structures of {best}", _structures(_json(folders[best] / "structures.json", [])))
+        body += page.section(f"Structures of {best}", _structures(folders[best]))
     body += page.section("Runs", _links(folder, compared.get("runs", {})))
     return page.document(f"{title} · structmax", body)
 
@@ -123,6 +137,17 @@ def _explained(told: Mapping[str, Any], metrics: Iterable[str]) -> str:
     return page.glossary({name: meanings[name] for name in metrics if name in meanings})
 
 
+def _curves_of(folders: Mapping[str, Path], looks: Mapping[str, charts.Look], settings: Mapping[str, str]) -> str:
+    runs = {}
+    for name, folder in folders.items():
+        path = folder / "metrics.jsonl"
+        runs[name] = _json_lines(path)
+        # once alone: together, nobody knows whose it was
+        with _reading(path):
+            series.by_metric({name: runs[name]})
+    return _curves(runs, looks, settings)
+
+
 def _curves(runs: Mapping[str, Rows], looks: Mapping[str, charts.Look], settings: Mapping[str, str]) -> str:
     """A panel for each metric, below a legend of the settings' colours."""
     metrics = series.by_metric(runs)
@@ -136,11 +161,13 @@ def _curves(runs: Mapping[str, Rows], looks: Mapping[str, charts.Look], settings
     return page.legend(settings, splits) + f'<div class="panels">{panels}</div>'
 
 
-def _structures(drawings: Sequence[dict[str, Any]]) -> str:
-    figures = "".join(
-        page.figure(structures.title(drawing), structures.picture(drawing), drawing.get("note", ""))
-        for drawing in drawings
-    )
+def _structures(folder: Path) -> str:
+    path = folder / "structures.json"
+    with _reading(path):
+        figures = "".join(
+            page.figure(structures.title(drawing), structures.picture(drawing), drawing.get("note", ""))
+            for drawing in _json(path, list)
+        )
     return f'<div class="drawings">{figures}</div>' if figures else ""
 
 
@@ -206,7 +233,9 @@ def _links(folder: Path, runs: Mapping[str, str]) -> str:
     for name, path in runs.items():
         target, shown = f"{path}/report.html", page.escape(name)
         items += (
-            f'<li><a href="{quote(target)}">{shown}</a></li>' if (folder / target).exists() else f"<li>{shown}</li>"
+            f'<li><a href="{quote(os.fsencode(target))}">{shown}</a></li>'
+            if (folder / target).exists()
+            else f"<li>{shown}</li>"
         )
     return f'<ul class="runs">{items}</ul>' if items else ""
 
@@ -229,13 +258,30 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else float(value)
 
 
-def _json(path: Path, missing: Any) -> Any:
-    return _parsed(_text(path), path) if path.exists() else missing
+class BadFile(ValueError):
+    """A file of a run is not as a run writes it."""
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """While the page is made of this file: what it holds may be of any shape."""
+    try:
+        yield
+    except BadFile:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        reason = f"should be as a run writes it, but is not ({type(error).__name__}: {error})"
+        raise BadFile(f"{path}: {reason}. Begin the run anew, or take the file away.") from error
+
+
+def _json(path: Path, kind: type) -> Any:
+    """What a file holds; nothing, if it is not there."""
+    return _parsed(_text(path), path, kind) if path.exists() else kind()
 
 
 def _json_lines(path: Path) -> Rows:
     lines = _text(path).splitlines() if path.exists() else []
-    return [_parsed(line, path, number) for number, line in enumerate(lines, 1)]
+    return [_parsed(line, path, dict, number) for number, line in enumerate(lines, 1)]
 
 
 def _text(path: Path) -> str:
@@ -243,11 +289,15 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace")
 
 
-def _parsed(text: str, path: Path, line: int = 1) -> Any:
+def _parsed(text: str, path: Path, kind: type, line: int = 1) -> Any:
     try:
-        return json.loads(text)
+        found = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ValueError(
+        raise BadFile(
             f"{path}:{line + error.lineno - 1}: should be JSON, but {error.msg}. "
             "Was it being written when the run stopped?"
         ) from None
+    if not isinstance(found, kind):
+        wanted = "an object" if kind is dict else "an array"
+        raise BadFile(f"{path}:{line}: should be {wanted} of JSON, but is {text.strip()[:40]!r}. Take the file away.")
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import html
+import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from importlib import resources
 LETTER = 0.61
 # Of tokens, and of names, tags and labels beside them.
 SIZE, SMALL = 13.0, 11.0
+# Control characters, and halves of a letter.
+FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,8 @@ class Sketch:
 
 
 def escape(text: object) -> str:
-    return html.escape(str(text))
+    """Text as it stands in a page or a picture; a letter that no XML may have is a �."""
+    return html.escape(FORBIDDEN.sub("�", str(text)))
 
 
 def text_width(text: str, size: float = SIZE) -> float:

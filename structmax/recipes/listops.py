@@ -56,6 +56,7 @@ class Config(Settings):
         "policy_rate": 0,
         "entropy": 0,
     }
+    most = Settings.most | {"policy_rate": 1e30}
     encoder: Name = option("sparse_marginalisation", "what reads the expression")
     baseline: Baseline = option("self_critical", "of rl_spinn: what a draw's loss is compared with")
     size: int = option(64, "of words and states")

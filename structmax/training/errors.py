@@ -1,7 +1,22 @@
 """How a run can end early, each with a sentence for the person in front of it."""
 
+import difflib
 import signal
+from collections.abc import Iterable
 from os import PathLike
+
+
+def nearest(given: object, known: Iterable[object]) -> str:
+    """A question that names the known word most like the one given; nothing if none is.
+
+    Examples:
+        >>> nearest("score-function", ["score_function", "spigot"])
+        ' Did you mean score_function?'
+        >>> nearest("x", ["spigot"])
+        ''
+    """
+    found = difflib.get_close_matches(str(given), [str(word) for word in known], n=1)
+    return f" Did you mean {found[0]}?" if found else ""
 
 
 class RunError(Exception):
@@ -31,15 +46,16 @@ class DataError(RunError, ValueError):
 
 
 class Diverged(RunError, ArithmeticError):
-    """The loss is no number any more."""
+    """The loss is no number any more, or parameters are none: `loss` is None where it was finite itself."""
 
-    def __init__(self, step: int, loss: float) -> None:
+    def __init__(self, step: int, loss: float | None = None) -> None:
         super().__init__(step, loss)
         self.step, self.loss = step, loss
 
     def __str__(self) -> str:
+        loss = f"The loss should be finite, but is {self.loss}"
         return (
-            f"The loss should be finite, but is {self.loss} at step {self.step}. "
+            f"{'Parameters should be finite, but are not' if self.loss is None else loss} at step {self.step}. "
             "Try a lower learning rate, a warm-up, gradients clipped (clip = 1), or to compute without bf16."
         )
 

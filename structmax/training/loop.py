@@ -15,9 +15,9 @@ from torch import Tensor
 from structmax.training import schedule
 from structmax.training.averages import Averages
 from structmax.training.distributed import Processes
-from structmax.training.errors import Interrupted, RunError
+from structmax.training.errors import DataError, Diverged, Interrupted, RunError
 from structmax.training.interruption import Interruption
-from structmax.training.run_folder import Row, RunFolder
+from structmax.training.run_folder import ANEW, Row, RunFolder
 from structmax.training.task import Task, merit
 from structmax.training.watcher import Place, Watcher
 
@@ -51,6 +51,8 @@ class Loop:
         torch.manual_seed(stream)
         self.generator = torch.Generator(task.device).manual_seed(stream + 1)
         self._go_on()
+        # of the others, the task may know why: a score of −inf forbids something
+        self._to_stay_finite = [p for p in self.parameters if p.numel() and p.isfinite().all()]
         self._began = time.perf_counter() - self.place.seconds
 
     # ---------------------------------------------------------------- training
@@ -137,10 +139,17 @@ class Loop:
         self.task.model.train()
         return self.processes.from_first(metrics)
 
+    @torch.no_grad()
+    def _settle(self) -> None:
+        """Waits for all steps, and raises `Diverged` if one went astray: what is written is good."""
+        self.averages.fetch()
+        if not torch.nn.utils.get_total_norm(self._to_stay_finite, torch.inf).isfinite():
+            raise Diverged(self.place.step)
+
     def _evaluate(self, batches: int) -> None:
         """Writes a row, and the model if it is the best so far."""
         place, before = self.place, self._seconds()
-        self.averages.fetch()
+        self._settle()
         valid = self.evaluate("valid")
         if self.task.best not in valid:
             names = ", ".join(valid) or "none"
@@ -162,16 +171,22 @@ class Loop:
 
     def load_best(self) -> dict[str, float]:
         """Makes the model the best so far; returns its step and what it was judged by."""
-        best = self.folder.load("best.pt")
-        assert best is not None, "an epoch ends with an evaluation, and the first is the best so far"
-        self.task.model.load_state_dict(best["model"])
-        self.task.load_state(best["task"])
-        return {"step": best["step"], **best["valid"]}
+        best = self._best()
+        with self.folder.restoring("best.pt"):
+            self.task.model.load_state_dict(best["model"])
+            self.task.load_state(best["task"])
+            return {"step": best["step"], **best["valid"]}
+
+    def _best(self) -> dict[str, Any]:
+        if (best := self.folder.load("best.pt")) is None:
+            reason = f"should be there, since the run has been evaluated, but is not. {ANEW}"
+            raise DataError(self.folder.path / "best.pt", None, reason)
+        return best
 
     # ---------------------------------------------------------------- stopping and going on
 
     def _save(self) -> None:
-        self.averages.fetch()
+        self._settle()
         # each process has its own
         own = {
             "task": self.task.state(),
@@ -195,6 +210,13 @@ class Loop:
         state = self.folder.load("last.pt")
         if state is None:
             return
+        with self.folder.restoring("last.pt"):
+            self._take_up(state)
+        # the end needs it: better to know now
+        if self.rows:
+            self._best()
+
+    def _take_up(self, state: dict[str, Any]) -> None:
         if len(state["processes"]) != self.processes.count:
             raise RunError(
                 f"The run in {self.folder.path} was begun by {len(state['processes'])} processes, "

@@ -1,6 +1,7 @@
 """One run from its first step to its summary: train, take the best model, test it, write down what came of it."""
 
 import platform
+from contextlib import nullcontext
 from dataclasses import asdict, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -30,8 +31,8 @@ def run(recipe: type[Task[C]], config: C, folder: Path, watcher: Watcher | None 
 
     Raises:
         Interrupted: by Ctrl-C or termination, after the present step; call again to go on.
-        Diverged: the loss is not finite.
-        RunError: the folder holds a run of another config, or the device is not there.
+        Diverged: the loss or a parameter is not finite; the folder keeps the last checkpoint from before.
+        RunError: the folder holds a run of another config or is in use, or the device is not there.
 
     Examples:
         >>> import tempfile
@@ -43,6 +44,13 @@ def run(recipe: type[Task[C]], config: C, folder: Path, watcher: Watcher | None 
     """
     processes = joined(config.device)
     place = RunFolder(Path(folder))
+    with place.locked() if processes.is_first else nullcontext():
+        return _run(recipe, config, place, processes, watcher)
+
+
+def _run(
+    recipe: type[Task[C]], config: C, place: RunFolder, processes: Processes, watcher: Watcher | None
+) -> dict[str, Any]:
     # the first process looks, for all
     if problem := processes.from_first(_conflict(place, config) if processes.is_first else None):
         raise RunError(problem)

@@ -4,7 +4,9 @@ import io
 import json
 import os
 import pickle
-from collections.abc import Callable, Mapping
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import torch
 
 from structmax.training.errors import DataError, RunError
+from structmax.training.lock import locked
 
 Row = dict[str, float]
 # the config last: as long as it is there, so is a run
@@ -26,6 +29,23 @@ WRITTEN = (
     "error.txt",
     "config.json",
 )
+# what is read again, and has to be there: the type of each entry
+SHAPES: dict[str, dict[str, Any]] = {
+    "config.json": {},
+    "summary.json": {
+        "best": dict,
+        "test": dict,
+        "seconds": int | float,
+        "instances_per_second": int | float,
+        "steps": int,
+        "device": str,
+    },
+    "compare.json": {"runs": dict},
+    "metrics.jsonl": {"step": int},
+}
+# bytes of a path that are no letters stay what they are
+ODD = "surrogateescape"
+ANEW = "Begin the run anew, with --overwrite, or take another --name."
 
 
 def spelled(settings: Mapping[str, Any]) -> str:
@@ -68,16 +88,16 @@ class RunFolder:
         """One of each evaluation."""
         path = self.path / "metrics.jsonl"
         lines = _text(path).splitlines() if path.exists() else []
-        return [_parsed(line, path, number) for number, line in enumerate(lines, 1)]
+        return [_object(line, path, number) for number, line in enumerate(lines, 1)]
 
     def write_rows(self, rows: list[Row]) -> None:
         text = "".join(json.dumps(row) + "\n" for row in rows)
-        self.move_in("metrics.jsonl", lambda path: path.write_text(text, encoding="utf-8"))
+        self.move_in("metrics.jsonl", lambda path: path.write_text(text, encoding="utf-8", errors=ODD))
 
     def write(self, name: str, content: Any) -> None:
         """A file of JSON."""
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        self.move_in(name, lambda path: path.write_text(text, encoding="utf-8"))
+        self.move_in(name, lambda path: path.write_text(text, encoding="utf-8", errors=ODD))
 
     def save(self, name: str, state: dict[str, Any]) -> None:
         """A checkpoint."""
@@ -89,17 +109,38 @@ class RunFolder:
     def load(self, name: str) -> dict[str, Any] | None:
         """A checkpoint, on the CPU; None if it is not there."""
         path = self.path / name
+        if not path.exists():
+            return None
         try:
-            return torch.load(path, map_location="cpu", weights_only=True) if path.exists() else None
-        except (RuntimeError, EOFError, pickle.UnpicklingError):
-            reason = "should be a checkpoint, but cannot be read. Begin the run anew, with --overwrite."
-            raise DataError(path, None, reason) from None
+            return torch.load(path, map_location="cpu", weights_only=True)
+        # bytes that are no checkpoint can lead torch, and pickle below it, anywhere
+        except Exception as error:
+            # torch's words for this one tell how to trust the file
+            is_foreign = isinstance(error, pickle.UnpicklingError)
+            why = "it holds more than tensors and plain values" if is_foreign else _in_a_line(error)
+            raise DataError(path, None, f"should be a checkpoint, but cannot be read ({why}). {ANEW}") from error
+
+    @contextmanager
+    def restoring(self, name: str) -> Iterator[None]:
+        """While a run takes up what a checkpoint holds: one of another run does not fit, and is said not to."""
+        try:
+            yield
+        except RunError:
+            raise
+        except Exception as error:
+            reason = f"should be a checkpoint of this run, but does not fit it ({_in_a_line(error)}). {ANEW}"
+            raise DataError(self.path / name, None, reason) from error
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Holds the folder, so that no other process writes into it; a `RunError` if one does."""
+        return locked(self.path)
 
     def clear(self) -> None:
         """Takes a run away, what it was writing when it was killed, and nothing else that may be here."""
-        for name in WRITTEN:
-            for path in (self.path / name, *self.path.glob(f".*.{name}")):
-                path.unlink(missing_ok=True)
+        with self.locked():
+            for name in WRITTEN:
+                for path in (self.path / name, *self.path.glob(f".*.{name}")):
+                    path.unlink(missing_ok=True)
 
     def move_in(self, name: str, write: Callable[[Path], Any]) -> Path:
         """The file of that name, once `write` has filled it."""
@@ -119,12 +160,17 @@ class RunFolder:
     def read(self, name: str) -> Any:
         """A file of JSON; None if it is not there."""
         path = self.path / name
-        return _parsed(_text(path), path) if path.exists() else None
+        if not path.exists():
+            return None
+        return (_object if name in SHAPES else _parsed)(_text(path), path)
 
 
 def _text(path: Path) -> str:
     """What is no text is no JSON either, and said to be none when it is parsed."""
-    return path.read_text(encoding="utf-8", errors="replace")
+    try:
+        return path.read_text(encoding="utf-8", errors=ODD)
+    except OSError as error:
+        raise DataError(path, None, f"should be a file of JSON, but cannot be read: {error.strerror}.") from error
 
 
 def _parsed(text: str, path: Path, line: int = 1) -> Any:
@@ -133,3 +179,25 @@ def _parsed(text: str, path: Path, line: int = 1) -> Any:
     except json.JSONDecodeError as error:
         reason = f"should be JSON, but has an error: {error.msg}. Mend the file, or take it away."
         raise DataError(path, line + error.lineno - 1, reason) from None
+    except RecursionError:
+        raise DataError(path, line, "should be JSON, but is nested too deeply. Take it away.") from None
+
+
+def _object(text: str, path: Path, line: int = 1) -> dict[str, Any]:
+    """A JSON object with all that this file's should have."""
+    found = _parsed(text, path, line)
+    if not isinstance(found, dict):
+        reason = f"should be a JSON object, but is {text.strip()[:40]!r}. {ANEW}"
+        raise DataError(path, line, reason)
+    for name, kind in SHAPES[path.name].items():
+        if not isinstance(found.get(name), kind):
+            what = repr(found[name])[:40] if name in found else "not there"
+            named = getattr(kind, "__name__", kind)
+            raise DataError(path, line, f"should have a {name} of type {named}, but it is {what}. {ANEW}")
+    return found
+
+
+def _in_a_line(error: Exception) -> str:
+    """An error in one line: torch's have many, and a reason in the second."""
+    words = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return textwrap.shorten(f"{type(error).__name__}: {' '.join(words[:2])}", 160, placeholder=" …")

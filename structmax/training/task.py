@@ -1,17 +1,19 @@
 """What a recipe is: settings people may change, and a task made of them.
 
-A recipe is a file of `structmax.recipes` with two classes, `Config`, a frozen dataclass over `Settings`, and `Recipe`,
-a `Task`. The file's name is the recipe's, its docstring the description, and the fields of `Config` are the flags.
+A recipe is a file with two classes, `Config`, a frozen dataclass over `Settings`, and `Recipe`, a `Task`. The file's
+name is the recipe's, its docstring the description, and the fields of `Config` are the flags.
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor, nn
+
+from structmax.training.errors import nearest
 
 Metrics = dict[str, Tensor]
 
@@ -25,10 +27,11 @@ def option(default: Any, help: str) -> Any:
 class Settings:
     """What every recipe can be told.
 
-    `least` has the smallest values that make sense: `Settings.least | {"size": 1}` adds one.
+    `least` has the smallest values that make sense: `Settings.least | {"size": 1}` adds one. `most` has the largest.
     """
 
     least: ClassVar[dict[str, float]] = {
+        "seed": 0,
         "epochs": 1,
         "minutes": 0,
         "batch_size": 1,
@@ -37,6 +40,8 @@ class Settings:
         "clip": 0,
         "evaluations": 1,
     }
+    # a seed that all makers of chance take, and a rate that optimisers can still multiply
+    most: ClassVar[dict[str, float]] = {"seed": 2**32 - 1, "learning_rate": 1e30}
 
     seed: int = option(0, "seed of all chance: data, first weights, draws")
     device: str = option("auto", "auto, cpu, cuda or cuda:1; auto takes a GPU if there is one")
@@ -53,13 +58,30 @@ class Settings:
     evaluations: int = option(1, "how often an epoch is interrupted to evaluate, its end included")
 
     def __post_init__(self) -> None:
+        kinds = get_type_hints(type(self))
+        for told in fields(self):
+            _check(told.name, kinds[told.name], getattr(self, told.name))
         for name, least in self.least.items():
             if not getattr(self, name) >= least:
                 raise ValueError(f"`{name}` should be at least {least}, but is {getattr(self, name)}.")
-        for name, kind in get_type_hints(type(self)).items():
-            if get_origin(kind) is Literal and getattr(self, name) not in get_args(kind):
-                choices = ", ".join(map(str, get_args(kind)))
-                raise ValueError(f"`{name}` should be one of {choices}, but is {getattr(self, name)!r}.")
+        for name, most in self.most.items():
+            if not getattr(self, name) <= most:
+                raise ValueError(f"`{name}` should be at most {most}, but is {getattr(self, name)}.")
+
+
+def _check(name: str, kind: Any, value: Any) -> None:
+    """A field is of the type it is said to be of: a config may come from a file."""
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            choices = ", ".join(map(str, get_args(kind)))
+            raise ValueError(f"`{name}` should be one of {choices}, but is {value!r}.{nearest(value, get_args(kind))}")
+        return
+    accepted: Any = {int: int, float: (int, float), str: str, bool: bool}.get(kind, object)
+    # True is an int to Python, and to nobody else
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind in (int, float)):
+        raise ValueError(f"`{name}` should be of type {kind.__name__}, but is {value!r}.")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError(f"`{name}` should be a number of at most 64 bits, but is {value}.")
 
 
 C = TypeVar("C", bound=Settings)
