@@ -1,0 +1,43 @@
+"""Asks a trial everything it can be asked."""
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from fuzzing import measures, questions, sparse
+from fuzzing.structures import MAKERS
+from fuzzing.trial import Trial
+
+# Each check, and the functions of a room it needs.
+CHECKS: dict[Callable[[Trial], None], tuple[str, ...]] = {
+    questions.best: ("argmax",),
+    questions.several: ("topk",),
+    questions.sums: ("log_partition",),
+    questions.maxima: ("max_marginals",),
+    questions.draws: ("sample",),
+    questions.distinct_draws: ("sample_without_replacement",),
+    measures.entropies: ("log_partition", "marginals"),
+    measures.log_probabilities: ("log_partition",),
+    measures.partial: ("given_log_partition", "given_marginals_jvp"),
+    measures.smooth: ("smoothed", "smoothed_and_marginals", "smoothed_log_prob"),
+    sparse.sparse: ("sparsemap",),
+    sparse.projected: ("project",),
+    sparse.losses: ("argmax",),
+}
+
+
+def trial(seed: int, index: int, only: str | None = None) -> Trial:
+    """Number `index` of the trials that follow from a seed."""
+    rng = np.random.default_rng([seed, index])
+    names = list(MAKERS)
+    name = only or names[rng.integers(len(names))]
+    torch.manual_seed(int(rng.integers(2**31)))
+    asked = Trial(name, rng)
+    for check, needs in CHECKS.items():
+        if asked.answers(*needs):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                asked.ask(check.__name__, lambda check=check: check(asked))
+    return asked
