@@ -17,7 +17,7 @@ def _reach(truth: Truth) -> Tensor:
 
 def entropies(t: Trial) -> None:
     """entropy, cross_entropy and kl_divergence, finite gradients; with a second distribution of its own masks."""
-    truth, keep = t.truth, ~t.truth.vague
+    truth, keep = t.truth, ~(t.truth.vague | t.truth.lost)
     given, leaves = t.leaves()
     entropy = structmax.entropy(given, t.structure, backend=t.backend)
     own = torch.where(truth.p > 0, truth.p * truth.log_p, 0.0).sum(-1)
@@ -62,24 +62,25 @@ def log_probabilities(t: Trial) -> None:
     M = truth.members.shape[-2]
     if not M:
         return
-    index, chosen = targets(t)
+    index, chosen, note = targets(t)
     given, leaves = t.leaves()
     answer = structmax.log_prob(given, t.structure, t.unrows(chosen), backend=t.backend)
     want = truth.of(truth.log_p, index)
     size = truth.of(truth.size, index).clamp_min(0.0) + truth.scale
-    t.same("log_prob", t.numbers(answer), want, truth.base + truth.unit * size)
-    finite(t, "log_prob gradient", answer[answer.isfinite()].sum(), leaves)
+    t.same(f"log_prob{note}", t.numbers(answer), want, truth.base + truth.unit * size)
+    finite(t, f"log_prob{note} gradient", answer[answer.isfinite()].sum(), leaves)
 
 
-def targets(t: Trial) -> tuple[Tensor, Tensor]:
-    """A random member of each instance and its parts, at times with ones in the padding; zeros where there is none."""
+def targets(t: Trial) -> tuple[Tensor, Tensor, str]:
+    """A random member of each instance and its parts, at times with ones in the padding, and a note that says so."""
     truth = t.truth
     counts = truth.real.sum(-1)
     index = (torch.rand(t.count, generator=t.generator) * counts).long().clamp_max(truth.members.shape[-2] - 1)
     chosen = truth.y.gather(-2, index.reshape(-1, 1, 1).expand(-1, 1, truth.y.shape[-1])).squeeze(-2)
     if t.rng.random() < 0.3:
         chosen = torch.where(truth.used, chosen, torch.randint(2, chosen.shape, generator=t.generator).double())
-    return index, chosen
+        return index, chosen, " (padded target)"
+    return index, chosen, ""
 
 
 def partial(t: Trial) -> None:
@@ -87,7 +88,7 @@ def partial(t: Trial) -> None:
     truth = t.truth
     if not truth.members.shape[-2] or bool((truth.y > 1).any()):
         return
-    _, chosen = targets(t)
+    _, chosen, note = targets(t)
     share = float(t.rng.choice([0.0, 0.1, 0.3, 0.6, 1.0]))
     known = torch.rand(chosen.shape, generator=t.generator) < share
     # A shared or broadcast tensor has its own mask; parts are those of the answer, one for each instance.
@@ -102,8 +103,8 @@ def partial(t: Trial) -> None:
     size = (
         torch.where(agree & (truth.lead > top - 60 - truth.unit * truth.size), truth.size, 0.0).amax(-1) + truth.scale
     )
-    t.same("log_prob(known=)", t.numbers(answer), want, truth.base + truth.unit * size)
-    finite(t, "log_prob(known=) gradient", answer[answer.isfinite()].sum(), leaves)
+    t.same(f"log_prob(known=){note}", t.numbers(answer), want, truth.base + truth.unit * size)
+    finite(t, f"log_prob(known=){note} gradient", answer[answer.isfinite()].sum(), leaves)
 
 
 def smooth(t: Trial) -> None:
@@ -117,6 +118,9 @@ def smooth(t: Trial) -> None:
         structmax.Tsallis(1.5, gamma),
         structmax.Tsallis(1.3, gamma),
     ][t.rng.integers(4)]
+    if bool((truth.best / gamma < -torch.finfo(truth.kernel).max).any()):
+        # best scores that overflow when they are divided
+        return
     name = type(omega).__name__
     given, leaves = t.leaves()
     value = structmax.smoothed(given, t.structure, omega, backend=t.backend)

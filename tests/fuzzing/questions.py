@@ -11,8 +11,9 @@ def best(t: Trial) -> None:
     """argmax: a feasible member that no other beats; zeros where there is none."""
     truth = t.truth
     got = t.rows(structmax.argmax(t.scores, t.structure, backend=t.backend))
-    t.wrong("argmax", "not zeros where infeasible", ~truth.some & got.ne(0).any(-1))
     index = truth.which(got)
+    wrong = ~truth.some & ~(truth.lost & (index >= 0)) & got.ne(0).any(-1)
+    t.wrong("argmax", "not zeros where infeasible", wrong)
     t.wrong("argmax", "not a member", truth.some & (index < 0))
     value, size = truth.of(truth.lead, index), truth.of(truth.size, index)
     t.wrong("argmax", "infeasible member", truth.some & (index >= 0) & value.isneginf())
@@ -83,7 +84,7 @@ def sums(t: Trial) -> None:
     mu = structmax.marginals(given, t.structure, backend=t.backend)
     got = t.rows(mu)
     point(t, "marginals", got, truth.mean)
-    if bool(truth.vague.any()):
+    if bool((truth.vague | truth.lost).any()):
         for name, answer in (("log_partition", log_z), ("marginals", t.structure.tensors(mu)[0])):
             finite(t, f"{name} gradient", answer.masked_fill(answer.isinf(), 0.0).sum(), leaves)
         return
@@ -141,9 +142,10 @@ def point(t: Trial, what: str, got: Tensor, want: Tensor) -> None:
     """Expected parts: right where scores can be told apart, and in the hull, whatever happens."""
     truth = t.truth
     tolerance = truth.base + truth.delta + 4 * torch.finfo(t.dtype).eps
-    sure = torch.where(truth.vague.unsqueeze(-1), got.nan_to_num(), want)
-    t.same(what, torch.where(truth.vague.unsqueeze(-1), got.nan_to_num(), got), sure, tolerance)
-    t.wrong(what, "NaN", got.isnan())
+    unsure = (truth.vague | truth.lost).unsqueeze(-1)
+    t.same(what, torch.where(unsure, 0.0, got), torch.where(unsure, 0.0, want), tolerance)
+    most = truth.y.amax(-2) if truth.y.shape[1] else torch.zeros_like(got)
+    t.wrong(what, "not finite, or outside the box", ~((got >= -0.01) & (got <= most * 1.01 + 0.01)))
     vague = truth.vague & truth.some
     slack = truth.base + 16 * torch.finfo(t.dtype).eps * (
         1 + truth.y.amax((-1, -2)) if truth.y.numel() else torch.ones(t.count)
@@ -179,10 +181,11 @@ def draws(t: Trial) -> None:
 
 def drawn(t: Trial, what: str, got: Tensor, log_p: Tensor, mean: Tensor) -> None:
     truth, n = t.truth, len(got)
-    t.wrong(what, "not zeros where infeasible", ~truth.some & got.ne(0).any(-1).any(0))
+    t.wrong(what, "not zeros where infeasible", ~truth.some & ~truth.lost & got.ne(0).any(-1).any(0))
     index = truth.which(got).T
     t.wrong(what, "not a member", truth.some.unsqueeze(-1) & (index < 0))
-    t.wrong(what, "an infeasible member", (index >= 0) & ~torch.isfinite(truth.of(truth.lead, index.T).T))
+    infeasible = truth.some.unsqueeze(-1) & ~torch.isfinite(truth.of(truth.lead, index.T).T)
+    t.wrong(what, "an infeasible member", infeasible & (index >= 0))
     clear = truth.some & ~truth.vague
     chance = truth.of(log_p, index.T).T
     t.wrong(what, "an impossible member", clear.unsqueeze(-1) & (index >= 0) & (chance < -40))

@@ -47,13 +47,11 @@ def masked(rng: np.random.Generator, x: Tensor, mask: str, dtype: torch.dtype, r
     return torch.where(where, torch.where(fill.isinf(), fill, fill.clamp_min(lowest)), x)
 
 
-def odd(rng: np.random.Generator, x: Tensor, rank: int) -> Tensor:
-    """The same values in another layout: strided, or one instance for all, expanded."""
+def odd(rng: np.random.Generator, x: Tensor) -> Tensor:
+    """The same values, at times in another layout."""
     kind = rng.random()
     if kind < 0.1 and x.dim() >= 2:
         return x.transpose(0, -1).contiguous().transpose(0, -1)
-    if kind < 0.15 and rank and x.dim() > rank and x.shape[0]:
-        return x[:1].expand(x.shape)
     if kind < 0.2 and x.dim():
         return torch.stack([x, x], -1)[..., 0]
     return x

@@ -59,10 +59,16 @@ class Trial:
             own = rank if shape[:rank] == self.batch and len(shape) > rank else 0
             x = scores.masked(rng, scores.values(rng, shape, base, self.dtype), mask, self.dtype, own)
             drawn.append(x.to(self.dtype))
-        raw = tuple(drawn)
-        if rng.random() < 0.6:
-            raw = self.padded(raw)
-        return tuple(t if t is None else scores.odd(rng, t, rank) for t in raw)
+        # One instance for all has no padding of its own.
+        raw = self.padded(tuple(drawn)) if rng.random() < 0.6 else self.repeated(tuple(drawn))
+        return tuple(t if t is None else scores.odd(rng, t) for t in raw)
+
+    def repeated(self, raw: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+        """At times one instance for all, expanded."""
+        rank = len(self.batch)
+        if self.rng.random() < 0.8 or not self.batch or not self.batch[0]:
+            return raw
+        return tuple(t if t is None or t.shape[:rank] != self.batch else t[:1].expand(t.shape) for t in raw)
 
     def padded(self, raw: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
         leaves = tuple(t if t is None else torch.zeros(t.shape, dtype=torch.float64).requires_grad_() for t in raw)

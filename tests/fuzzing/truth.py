@@ -50,15 +50,17 @@ class Truth:
     precision. A sum that overflows to −inf makes the structure infeasible, as −inf does.
     """
 
-    def __init__(self, structure: AbstractStructure, tensors: tuple[Tensor, ...]) -> None:
+    def __init__(
+        self, structure: AbstractStructure, tensors: tuple[Tensor, ...], kernel: torch.dtype | None = None
+    ) -> None:
         self.structure = structure
         self.out = tensors[0].dtype
-        self.kernel = torch.float64 if self.out == torch.float64 else torch.float32
+        self.kernel = kernel or (torch.float64 if self.out == torch.float64 else torch.float32)
         self.members = members_of(structure, tensors)
         self.real = (self.members >= 0).all(-1)
         self.y = self.members.clamp_min(0.0)
         self.used = (self.y > 0).any(-2)
-        self.theta = flat(tensors, structure).reshape(-1, self.members.shape[-1]).double()
+        self.theta = flat(tensors, structure).reshape(len(self.members), self.members.shape[-1]).double()
         theta = torch.where(self.used, self.theta, 0.0)
         terms = np.where(self.y > 0, self.y.numpy().astype(np.longdouble) * theta.numpy()[:, None], 0)
         exact = terms.sum(-1)
@@ -69,6 +71,8 @@ class Truth:
         self.score = torch.as_tensor(exact.astype(np.float64))
         self.feasible = self.score > -torch.inf
         self.some = self.feasible.any(-1)
+        # Nothing but sums that overflow: a kernel that forms no such sum may answer with one of them.
+        self.lost = ~self.some & ~self.forbidden.all(-1)
         size = np.where(np.isneginf(exact), 0, np.abs(terms).sum(-1)).astype(np.float64)
         self.size = torch.as_tensor(np.nan_to_num(size, posinf=info.max))
         best = exact.max(-1, keepdims=True, initial=-np.inf)
