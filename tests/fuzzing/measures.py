@@ -11,7 +11,7 @@ from fuzzing.truth import Truth
 
 def _reach(truth: Truth) -> Tensor:
     """How large scores of parts are that an expectation multiplies with a marginal near 0: (B,)."""
-    usable = (truth.y * truth.feasible.unsqueeze(-1)).amax(-2) > 0 if truth.y.shape[1] else truth.used
+    usable = (truth.y * truth.feasible.unsqueeze(-1)).amax(-2) > 0
     return torch.where(usable, truth.theta.abs().nan_to_num(), 0.0).clamp_max(1e4).sum(-1)
 
 
@@ -59,9 +59,6 @@ def log_probabilities(t: Trial) -> None:
         ~((count == want) | ((count - want).abs() <= 1e-9)),
         lambda b: f"{count[b]}, want {want[b]}",
     )
-    M = truth.members.shape[-2]
-    if not M:
-        return
     index, chosen, note = targets(t)
     given, leaves = t.leaves()
     answer = structmax.log_prob(given, t.structure, t.unrows(chosen), backend=t.backend)
@@ -86,7 +83,7 @@ def targets(t: Trial) -> tuple[Tensor, Tensor, str]:
 def partial(t: Trial) -> None:
     """log_prob with `known`: the members that agree with the target where it is known."""
     truth = t.truth
-    if not truth.members.shape[-2] or bool((truth.y > 1).any()):
+    if bool((truth.y > 1).any()):
         return
     _, chosen, note = targets(t)
     share = float(t.rng.choice([0.0, 0.1, 0.3, 0.6, 1.0]))
@@ -132,7 +129,7 @@ def smooth(t: Trial) -> None:
         truth.some & ~got.isfinite() & (truth.best.abs() < torch.finfo(t.dtype).max / 4),
     )
     t.wrong(f"smoothed {name}", "not −inf where infeasible", ~truth.some & (got > -torch.inf))
-    slack = delta + truth.rounding(truth.best)
+    slack = delta + t.rounding(truth.best)
     t.wrong(
         f"smoothed {name}",
         "below the maximum",
@@ -161,8 +158,6 @@ def smooth(t: Trial) -> None:
         sum((x.sum() for x in t.structure.tensors(mu)), torch.zeros(())),
         leaves,
     )
-    if not M:
-        return
     each = t.unrows(truth.y.movedim(1, 0))
     given, leaves = t.leaves()
     logs = structmax.smoothed_log_prob(given, t.structure, omega, each, backend=t.backend)
@@ -185,7 +180,7 @@ def smooth(t: Trial) -> None:
         sure & ((q.sum(-1) - truth.some.double()).abs() > loose),
         lambda b: f"{q[b].sum()}",
     )
-    off = (truth.average(q) - rows).abs() > (loose * (1 + truth.y.amax((-1, -2)))).unsqueeze(-1)
+    off = (truth.average(q) - rows).abs() > (loose * (1 + truth.most)).unsqueeze(-1)
     t.wrong(f"smoothed_marginals {name}", "are not the mean of the walk", sure.unsqueeze(-1) & off)
     if t.answers("smoothed_sample"):
         n = 48

@@ -45,9 +45,8 @@ def several(t: Trial) -> None:
     of_parts = torch.where(found, truth.of(truth.score, index.T).T, -torch.inf)
     t.wrong("topk", "an infeasible member", found & (index >= 0) & of_parts.isneginf())
     t.wrong("topk", "parts do not have the value", found & ((of_parts - want).abs() > tolerance))
-    if M:
-        seen = torch.zeros(t.count, M).scatter_add(-1, index.clamp_min(0), (found & (index >= 0)).float())
-        t.wrong("topk", "not distinct", seen > 1)
+    seen = torch.zeros(t.count, M).scatter_add(-1, index.clamp_min(0), (found & (index >= 0)).float())
+    t.wrong("topk", "not distinct", seen > 1)
     weight = torch.randn(k, dtype=torch.float64, generator=t.generator).to(t.dtype)
     total = (out.values.masked_fill(out.values.isinf(), 0.0) * weight.reshape(-1, *(1,) * len(t.batch))).sum()
     alive = found & values.isfinite()
@@ -144,12 +143,9 @@ def point(t: Trial, what: str, got: Tensor, want: Tensor) -> None:
     tolerance = truth.base + truth.delta + 4 * torch.finfo(t.dtype).eps
     unsure = (truth.vague | truth.lost).unsqueeze(-1)
     t.same(what, torch.where(unsure, 0.0, got), torch.where(unsure, 0.0, want), tolerance)
-    most = truth.y.amax(-2) if truth.y.shape[1] else torch.zeros_like(got)
-    t.wrong(what, "not finite, or outside the box", ~((got >= -0.01) & (got <= most * 1.01 + 0.01)))
+    t.wrong(what, "not finite, or outside the box", ~((got >= -0.01) & (got <= truth.often * 1.01 + 0.01)))
     vague = truth.vague & truth.some
-    slack = truth.base + 16 * torch.finfo(t.dtype).eps * (
-        1 + truth.y.amax((-1, -2)) if truth.y.numel() else torch.ones(t.count)
-    )
+    slack = truth.base + 16 * torch.finfo(t.dtype).eps * (1 + truth.most)
     if bool(vague.any()):
         outside = truth.outside_hull(got.nan_to_num(), slack)
         t.wrong(what, "outside the hull under masks", vague & outside, lambda b: f"{got[b].tolist()}")
@@ -159,9 +155,6 @@ def maxima(t: Trial) -> None:
     """max_marginals: the best score of a member that has the part."""
     truth = t.truth
     got = t.rows(structmax.max_marginals(t.scores, t.structure, backend=t.backend))
-    if not truth.members.shape[-2]:
-        t.wrong("max_marginals", "not −inf", got > -torch.inf)
-        return
     has = truth.y > 0
     want, index = torch.where(has, truth.score.unsqueeze(-1), -torch.inf).max(-2)
     close = has & (truth.score.unsqueeze(-1) > -torch.inf)
@@ -190,8 +183,7 @@ def drawn(t: Trial, what: str, got: Tensor, log_p: Tensor, mean: Tensor) -> None
     chance = truth.of(log_p, index.T).T
     t.wrong(what, "an impossible member", clear.unsqueeze(-1) & (index >= 0) & (chance < -40))
     # Hoeffding: below 1e-11 for a 0/1 part; counts are larger in proportion
-    most = truth.y.amax(-2) if truth.members.shape[-2] else torch.zeros_like(mean)
-    off = (got.mean(0) - mean).abs() > most * (26.0 / (2 * n)) ** 0.5 + truth.base + truth.delta.unsqueeze(-1)
+    off = (got.mean(0) - mean).abs() > truth.often * (26.0 / (2 * n)) ** 0.5 + truth.base + truth.delta.unsqueeze(-1)
     t.wrong(what, "means far off", clear.unsqueeze(-1) & off)
 
 
@@ -209,9 +201,8 @@ def distinct_draws(t: Trial) -> None:
     t.wrong(what, "not members", there & (index < 0))
     t.wrong(what, "not zeros past the last", ~there & got.ne(0).any(-1).T)
     t.wrong(what, "infeasible members", there & (index >= 0) & truth.of(truth.lead, index.T).T.isneginf())
-    if M:
-        seen = torch.zeros(t.count, M).scatter_add(-1, index.clamp_min(0), (there & (index >= 0)).float())
-        t.wrong(what, "not distinct", seen > 1)
+    seen = torch.zeros(t.count, M).scatter_add(-1, index.clamp_min(0), (there & (index >= 0)).float())
+    t.wrong(what, "not distinct", seen > 1)
     size = truth.of(truth.size, index.T).T.clamp_min(0.0) + truth.scale.unsqueeze(-1)
     want = torch.where(there & (index >= 0), truth.of(truth.log_p, index.T).T, -torch.inf)
     t.same(f"{what} log_probs", logs, want, truth.base + truth.unit * size)

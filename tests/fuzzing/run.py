@@ -6,9 +6,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from fuzzing import measures, questions, sparse
+from fuzzing import mappings, measures, questions, sparse
 from fuzzing.structures import MAKERS
-from fuzzing.trial import Trial
+from fuzzing.trial import Report, Trial
 
 # Each check, and the functions of a room it needs.
 CHECKS: dict[Callable[[Trial], None], tuple[str, ...]] = {
@@ -28,16 +28,19 @@ CHECKS: dict[Callable[[Trial], None], tuple[str, ...]] = {
 }
 
 
-def trial(seed: int, index: int, only: str | None = None) -> Trial:
+MAPPINGS = (mappings.softmaxes, mappings.bounded, mappings.fused)
+
+
+def trial(seed: int, index: int, only: str | None = None) -> Report:
     """Number `index` of the trials that follow from a seed."""
     rng = np.random.default_rng([seed, index])
-    names = list(MAKERS)
+    names = [*MAKERS, "mappings", "mappings"]
     name = only or names[rng.integers(len(names))]
     torch.manual_seed(int(rng.integers(2**31)))
-    asked = Trial(name, rng)
-    for check, needs in CHECKS.items():
-        if asked.answers(*needs):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                asked.ask(check.__name__, lambda check=check: check(asked))
+    asked = Trial(name, rng) if name in MAKERS else mappings.Rows(name, rng)
+    checks = [c for c, needs in CHECKS.items() if asked.answers(*needs)] if isinstance(asked, Trial) else MAPPINGS
+    for check in checks:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            asked.ask(check.__name__, lambda check=check: check(asked))
     return asked

@@ -59,7 +59,7 @@ def sparse(t: Trial) -> None:
     t.wrong(what, "an infeasible member", used & (index >= 0) & truth.of(truth.lead, index.T).T.isneginf())
     t.wrong(what, "a structure where there is none", ~truth.some & (result.counts.reshape(-1) > 0))
     mean = t.rows(result.marginals)
-    most = 1 + (truth.y.amax((-1, -2)) if truth.y.numel() else torch.zeros(t.count))
+    most = 1 + truth.most
     mixed = torch.einsum("bk,kbp->bp", p, y)
     t.wrong(what, "not the mean of its structures", (mean - mixed).abs() > (2 * slack * most).unsqueeze(-1))
     optimal(t, what, mean, temperature, regular(t), result.value)
@@ -73,8 +73,6 @@ def sparse(t: Trial) -> None:
 def optimal(t: Trial, what: str, mean: Tensor, temperature: float, counted: Tensor, value: Tensor | None) -> None:
     """The variational inequality: ⟨g, y⟩ ≤ ⟨g, μ⟩ for all feasible members, with g = θ − t μ_R."""
     truth = wide(t)
-    if not truth.y.shape[1]:
-        return
     usable = (truth.y * truth.feasible.unsqueeze(-1)).amax(-2) > 0
     theta = torch.where(usable, truth.theta, 0.0)
     t.wrong(what, "mass on what no feasible structure has", (mean != 0) & ~usable)
@@ -145,8 +143,6 @@ def projected(t: Trial) -> None:
 def losses(t: Trial) -> None:
     """Losses of a random target, by their definitions over the members."""
     truth = t.truth
-    if not truth.members.shape[-2]:
-        return
     index, chosen, note = targets(t)
     target, counted = t.unrows(chosen), regular(t)
     y = truth.y.gather(-2, index.reshape(-1, 1, 1).expand(-1, 1, truth.y.shape[-1])).squeeze(-2)
@@ -195,7 +191,7 @@ def losses(t: Trial) -> None:
         above = (
             truth.some
             & of_target.isfinite()
-            & (got > -lead + (y**2 * counted).sum(-1) / 2 + slack * 10 + 1e-8 * size + t.truth.rounding(got))
+            & (got > -lead + (y**2 * counted).sum(-1) / 2 + slack * 10 + 1e-8 * size + t.rounding(got))
         )
         t.wrong(f"sparsemap_loss{note}", "above the perceptron's", above, lambda b: f"{got[b]}")
         finite(t, f"sparsemap_loss{note} gradient", loss[loss.isfinite()].sum(), leaves)
@@ -206,8 +202,6 @@ def losses(t: Trial) -> None:
         sure = truth.some & ~truth.vague
         got = t.numbers(risk)
         t.wrong(f"risk{note}", "NaN", got.isnan())
-        room = (truth.base + truth.delta + 16 * torch.finfo(t.dtype).eps) * (
-            1 + y.sum(-1) + truth.y.abs().amax((-1, -2)) * y.shape[-1]
-        )
+        room = (truth.base + truth.delta + 16 * torch.finfo(t.dtype).eps) * (1 + y.sum(-1) + truth.most * y.shape[-1])
         t.same(f"risk{note}", torch.where(sure, got, 0.0), torch.where(sure, want, 0.0), room)
         finite(t, f"risk{note} gradient", risk.sum(), leaves)

@@ -30,17 +30,67 @@ class Failure:
     detail: str
 
 
-class Trial:
-    """Structure, scores, truth, and a list of failures."""
+class Report:
+    """What is asked in one dtype, and how it failed."""
 
     def __init__(self, name: str, rng: np.random.Generator) -> None:
-        self.name, self.rng, self.failures = name, rng, list[Failure]()
+        self.name, self.rng, self.failures, self.count = name, rng, list[Failure](), 0
         self.batch = BATCHES[rng.integers(len(BATCHES))]
         self.dtype = DTYPES[rng.integers(len(DTYPES))]
         self.backend = "reference" if rng.random() < 0.1 else "auto"
+        self.generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
+
+    def rounding(self, want: Tensor) -> Tensor:
+        """What the rounding of an answer to the dtype of the scores may add."""
+        info = torch.finfo(self.dtype)
+        return info.eps * want.abs().nan_to_num(posinf=0.0) + info.tiny
+
+    def ask(self, question: str, function: Callable[[], None]) -> None:
+        """Runs a check; what it raises is a failure."""
+        try:
+            function()
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            reason = f"raised {type(error).__name__}"
+            place = f"{where.filename.rpartition('/structmax/')[2]}:{where.lineno}"
+            self.failures.append(Failure(question, reason, -1, f"{error} ({place})"[:300]))
+
+    def wrong(self, question: str, reason: str, bad: Tensor, detail: Callable[[int], str] = lambda _: "") -> None:
+        """Notes a failure where `bad` (B, …) holds for some instance."""
+        rows = bad.flatten(1).any(-1) if bad.dim() > 1 else bad
+        if bool(rows.any()):
+            index = int(rows.nonzero()[0])
+            self.failures.append(Failure(question, reason, index, f"{int(rows.sum())} of {len(rows)}; {detail(index)}"))
+
+    def same(self, question: str, got: Tensor, want: Tensor, tolerance: Tensor) -> None:
+        """Both (B, …): infinities at the same places, the rest within the tolerance and the rounding of the dtype."""
+        if got.shape != want.shape:
+            raise AssertionError(f"shape {tuple(got.shape)} should be {tuple(want.shape)}")
+        tolerance = tolerance.reshape(*tolerance.shape, *(1,) * (want.dim() - tolerance.dim()))
+        slack = tolerance + self.rounding(want)
+        close = (got - want).abs() <= slack
+        # what the dtype cannot hold becomes infinite
+        limit = torch.finfo(self.dtype).max
+        over = (want.abs() + slack > limit * (1 - torch.finfo(self.dtype).eps)) & (got == want.sign() * math.inf)
+        good = torch.where(want.isinf(), got == want, close | over)
+
+        def detail(b: int) -> str:
+            at = (~good[b]).nonzero()[0].tolist() if want.dim() > 1 else []
+            one = (b, *at)
+            allowed = slack.expand_as(want)[one].item()
+            return f"at {at} got {got[one].item():.6g}, want {want[one].item():.6g} ± {allowed:.1g}"
+
+        self.wrong(question, "NaN", got.isnan(), detail)
+        self.wrong(question, "wrong", ~good & ~got.isnan(), detail)
+
+
+class Trial(Report):
+    """Structure, scores, truth, and a list of failures."""
+
+    def __init__(self, name: str, rng: np.random.Generator) -> None:
+        super().__init__(name, rng)
         if self.backend == "reference":
             self.batch = tuple(min(size, 3) for size in self.batch)
-        self.generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
         subject = MAKERS[name](rng, self.batch)
         self.structure = subject.structure
         self.base, self.mask = rng.choice(scores.BASES), rng.choice(scores.MASKS)
@@ -127,44 +177,6 @@ class Trial:
         vector = flat(self.structure.tensors(self.parts_of(wide)), self.structure).reshape(vectors.shape)
         given = [t for t in wide if t is not None]
         return list(torch.autograd.grad(vector, given, vectors, allow_unused=True, materialize_grads=True))
-
-    def ask(self, question: str, function: Callable[[], None]) -> None:
-        """Runs a check; what it raises is a failure."""
-        try:
-            function()
-        except Exception as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            reason = f"raised {type(error).__name__}"
-            place = f"{where.filename.rpartition('/structmax/')[2]}:{where.lineno}"
-            self.failures.append(Failure(question, reason, -1, f"{error} ({place})"[:300]))
-
-    def wrong(self, question: str, reason: str, bad: Tensor, detail: Callable[[int], str] = lambda _: "") -> None:
-        """Notes a failure where `bad` (B, …) holds for some instance."""
-        rows = bad.flatten(1).any(-1) if bad.dim() > 1 else bad
-        if bool(rows.any()):
-            index = int(rows.nonzero()[0])
-            self.failures.append(Failure(question, reason, index, f"{int(rows.sum())} of {len(rows)}; {detail(index)}"))
-
-    def same(self, question: str, got: Tensor, want: Tensor, tolerance: Tensor) -> None:
-        """Both (B, …): infinities at the same places, the rest within the tolerance and the rounding of the dtype."""
-        if got.shape != want.shape:
-            raise AssertionError(f"shape {tuple(got.shape)} should be {tuple(want.shape)}")
-        tolerance = tolerance.reshape(*tolerance.shape, *(1,) * (want.dim() - tolerance.dim()))
-        slack = tolerance + self.truth.rounding(want)
-        close = (got - want).abs() <= slack
-        # what the dtype cannot hold becomes infinite
-        limit = torch.finfo(self.dtype).max
-        over = (want.abs() + slack > limit * (1 - torch.finfo(self.dtype).eps)) & (got == want.sign() * math.inf)
-        good = torch.where(want.isinf(), got == want, close | over)
-
-        def detail(b: int) -> str:
-            at = (~good[b]).nonzero()[0].tolist() if want.dim() > 1 else []
-            one = (b, *at)
-            allowed = slack.expand_as(want)[one].item()
-            return f"at {at} got {got[one].item():.6g}, want {want[one].item():.6g} ± {allowed:.1g}"
-
-        self.wrong(question, "NaN", got.isnan(), detail)
-        self.wrong(question, "wrong", ~good & ~got.isnan(), detail)
 
     def __str__(self) -> str:
         shapes = [None if t is None else tuple(t.shape) for t in self.raw]

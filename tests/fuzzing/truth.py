@@ -37,7 +37,8 @@ def members_of(structure: AbstractStructure, tensors: tuple[Tensor, ...]) -> Ten
             found = one.tensors(one.enumerate(one.parts(zeros)))
             _members[key] = torch.cat([m.flatten(1) if m.dim() > 1 else m.unsqueeze(-1) for m in found], -1)
         every.append(_members[key])
-    most = max((len(rows) for rows in every), default=0)
+    # at least one row, so that maxima over members exist
+    most = max([1, *map(len, every)])
     width = flat(tensors, structure).shape[-1]
     padded = [torch.nn.functional.pad(rows, (0, 0, 0, most - len(rows)), value=-1.0) for rows in every]
     return torch.stack(padded) if padded else torch.zeros(0, most, width, dtype=torch.float64)
@@ -60,6 +61,9 @@ class Truth:
         self.real = (self.members >= 0).all(-1)
         self.y = self.members.clamp_min(0.0)
         self.used = (self.y > 0).any(-2)
+        # the parts a feasible member has are found below; how often a part is used at most, and any part
+        self.often = self.y.amax(-2)
+        self.most = torch.nn.functional.pad(self.often, (0, 1)).amax(-1)
         self.theta = flat(tensors, structure).reshape(len(self.members), self.members.shape[-1]).double()
         theta = torch.where(self.used, self.theta, 0.0)
         terms = np.where(self.y > 0, self.y.numpy().astype(np.longdouble) * theta.numpy()[:, None], 0)
@@ -82,9 +86,9 @@ class Truth:
         eps = info.eps
         self.unit = UNITS * eps
         # Who takes part in sums of exponentials: all within 60 of the best, and within the rounding of the best.
-        of_best = torch.where(self.lead == 0, self.size, 0.0).amax(-1, keepdim=True) if exact.shape[1] else self.size
+        of_best = torch.where(self.lead == 0, self.size, 0.0).amax(-1, keepdim=True)
         takes_part = self.feasible & (self.lead > -60 - self.unit * of_best)
-        self.scale = _most(torch.where(takes_part, self.size, 0.0))
+        self.scale = torch.where(takes_part, self.size, 0.0).amax(-1)
         self.delta = self.unit * self.scale
         self.base = BASE[self.kernel]
         # So large a mask on every structure that differences between them are lost.
@@ -99,30 +103,21 @@ class Truth:
         """Σ w(y) y: (B, P)."""
         return torch.einsum("bm,bmp->bp", weights, self.y)
 
-    def rounding(self, want: Tensor) -> Tensor:
-        """What the rounding of the answer to the dtype of the scores may add, when it is half or single precision."""
-        info = torch.finfo(self.out)
-        return info.eps * want.abs().nan_to_num(posinf=0.0) + info.tiny
-
     def which(self, vectors: Tensor) -> Tensor:
         """The number of the member each vector (…, B, P) is, −1 for none: (…, B)."""
-        if not self.members.shape[-2]:
-            return torch.full(vectors.shape[:-1], -1)
         equal = (vectors.unsqueeze(-2) == self.members).all(-1)
         return torch.where(equal.any(-1), equal.long().argmax(-1), -1)
 
     def of(self, values: Tensor, index: Tensor) -> Tensor:
         """`values` (B, M) of the members `index` (…, B), −inf for −1."""
-        if not values.shape[-1]:
-            return torch.full(index.shape, -torch.inf, dtype=torch.float64)
         found = values.expand(*index.shape[:-1], *values.shape).gather(-1, index.clamp_min(0).unsqueeze(-1))
         return torch.where(index >= 0, found.squeeze(-1), -torch.inf)
 
     def outside_hull(self, point: Tensor, tolerance: Tensor) -> Tensor:
         """Whether a point (B, P) leaves the smallest box and the affine hull of the feasible members: (B,)."""
         feasible = self.feasible.unsqueeze(-1)
-        low = torch.where(feasible, self.y, torch.inf).amin(-2) if self.y.shape[1] else torch.zeros_like(point)
-        high = torch.where(feasible, self.y, -torch.inf).amax(-2) if self.y.shape[1] else torch.zeros_like(point)
+        low = torch.where(feasible, self.y, torch.inf).amin(-2)
+        high = torch.where(feasible, self.y, -torch.inf).amax(-2)
         slack = tolerance.unsqueeze(-1)
         wrong = ((point < low - slack) | (point > high + slack)).any(-1)
         for b in (self.some & ~wrong).nonzero().flatten().tolist():
@@ -132,12 +127,8 @@ class Truth:
             v = v[s > 1e-9]
             rest = point[b] - rows[0]
             rest = rest - v.T @ (v @ rest)
-            wrong[b] = bool(rest.abs().max() > 4 * tolerance[b])
+            wrong[b] = bool((rest.abs() > 4 * tolerance[b]).any())
         return wrong & self.some
-
-
-def _most(x: Tensor) -> Tensor:
-    return x.amax(-1) if x.shape[-1] else x.sum(-1)
 
 
 def _logsumexp(x: Tensor) -> Tensor:
