@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from fuzzing import mappings, measures, questions, sparse
+from fuzzing import estimates, mappings, measures, questions, relaxations, sparse
 from fuzzing.structures import MAKERS
 from fuzzing.trial import Report, Trial
 
@@ -25,20 +25,31 @@ CHECKS: dict[Callable[[Trial], None], tuple[str, ...]] = {
     sparse.sparse: ("sparsemap",),
     sparse.projected: ("project",),
     sparse.losses: ("argmax",),
+    estimates.estimators: ("argmax",),
+    estimates.distribution: ("log_partition", "marginals"),
 }
 
 
-MAPPINGS = (mappings.softmaxes, mappings.bounded, mappings.fused)
+# What is no structure: how it is drawn, and its checks.
+OTHERS: dict[str, tuple[type[Report], tuple[Callable[..., None], ...]]] = {
+    "mappings": (mappings.Rows, (mappings.softmaxes, mappings.bounded, mappings.fused)),
+    "relaxations": (relaxations.Relaxations, (relaxations.sinkhorn, relaxations.warping, relaxations.sorting)),
+}
 
 
 def trial(seed: int, index: int, only: str | None = None) -> Report:
     """Number `index` of the trials that follow from a seed."""
     rng = np.random.default_rng([seed, index])
-    names = [*MAKERS, "mappings", "mappings"]
-    name = only or names[rng.integers(len(names))]
+    names = [*MAKERS, *OTHERS]
+    drawn = names[rng.integers(len(names))]
+    name = only or drawn
     torch.manual_seed(int(rng.integers(2**31)))
-    asked = Trial(name, rng) if name in MAKERS else mappings.Rows(name, rng)
-    checks = [c for c, needs in CHECKS.items() if asked.answers(*needs)] if isinstance(asked, Trial) else MAPPINGS
+    if name in OTHERS:
+        draw, checks = OTHERS[name]
+        asked = draw(name, rng)
+    else:
+        asked = Trial(name, rng)
+        checks = tuple(check for check, needs in CHECKS.items() if asked.answers(*needs))
     for check in checks:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
