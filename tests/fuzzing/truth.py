@@ -23,8 +23,8 @@ def _key(one: AbstractStructure, shapes: Any) -> Any:
     return type(one).__name__, repr(fields), shapes
 
 
-def members_of(structure: AbstractStructure, tensors: tuple[Tensor, ...]) -> Tensor:
-    """All structures of each instance as vectors: (B, M, P), rows of −1 where an instance has fewer."""
+def members_of(structure: AbstractStructure, tensors: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """All structures of each instance as vectors (B, M, P), rows of −1 where an instance has fewer, and how many."""
     batch = tensors[0].shape[: tensors[0].dim() - structure.event_dim]
     every = []
     for index in itertools.product(*map(range, batch)):
@@ -41,7 +41,8 @@ def members_of(structure: AbstractStructure, tensors: tuple[Tensor, ...]) -> Ten
     most = max([1, *map(len, every)])
     width = flat(tensors, structure).shape[-1]
     padded = [torch.nn.functional.pad(rows, (0, 0, 0, most - len(rows)), value=-1.0) for rows in every]
-    return torch.stack(padded) if padded else torch.zeros(0, most, width, dtype=torch.float64)
+    counts = torch.tensor([len(rows) for rows in every], dtype=torch.int64)
+    return torch.stack(padded) if padded else torch.zeros(0, most, width, dtype=torch.float64), counts
 
 
 class Truth:
@@ -57,16 +58,16 @@ class Truth:
         self.structure = structure
         self.out = tensors[0].dtype
         self.kernel = kernel or (torch.float64 if self.out == torch.float64 else torch.float32)
-        self.members = members_of(structure, tensors)
-        self.real = (self.members >= 0).all(-1)
+        self.members, counts = members_of(structure, tensors)
+        self.real = torch.arange(self.members.shape[1]) < counts.unsqueeze(-1)
         self.y = self.members.clamp_min(0.0)
         self.used = (self.y > 0).any(-2)
-        # the parts a feasible member has are found below; how often a part is used at most, and any part
+        # how often a member has a part at most, and any part
         self.often = self.y.amax(-2)
         self.most = torch.nn.functional.pad(self.often, (0, 1)).amax(-1)
         self.theta = flat(tensors, structure).reshape(len(self.members), self.members.shape[-1]).double()
         theta = torch.where(self.used, self.theta, 0.0)
-        terms = np.where(self.y > 0, self.y.numpy().astype(np.longdouble) * theta.numpy()[:, None], 0)
+        terms = _products(self.y.numpy(), theta.numpy()[:, None])
         exact = terms.sum(-1)
         info = torch.finfo(self.kernel)
         over = exact < -np.longdouble(info.max) * (1 + np.longdouble(info.eps) / 4)
@@ -105,7 +106,7 @@ class Truth:
 
     def which(self, vectors: Tensor) -> Tensor:
         """The number of the member each vector (…, B, P) is, −1 for none: (…, B)."""
-        equal = (vectors.unsqueeze(-2) == self.members).all(-1)
+        equal = (vectors.unsqueeze(-2) == self.members).all(-1) & self.real
         return torch.where(equal.any(-1), equal.long().argmax(-1), -1)
 
     def of(self, values: Tensor, index: Tensor) -> Tensor:
@@ -134,3 +135,9 @@ class Truth:
 def _logsumexp(x: Tensor) -> Tensor:
     total = x.exp().sum(-1)
     return torch.where(total > 0, total.log(), 0.0)
+
+
+def _products(y: np.ndarray, theta: np.ndarray) -> np.ndarray:
+    """y θ with 0 · −inf = 0."""
+    with np.errstate(invalid="ignore"):
+        return np.where(y > 0, y.astype(np.longdouble) * theta, 0)
