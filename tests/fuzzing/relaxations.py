@@ -1,8 +1,9 @@
-"""Relaxations that are no question to a structure: sinkhorn, soft-DTW, soft sorting and ranking."""
+"""Relaxations that are no question to a structure: sinkhorn, soft-DTW, soft sorting, and graphs of one factor."""
 
 import itertools
 
 import numpy as np
+import test_factors
 import torch
 from torch import Tensor
 
@@ -11,6 +12,7 @@ from fuzzing import scores
 from fuzzing.structures import lengths
 from fuzzing.trial import Report
 from fuzzing.truth import Truth
+from structmax.testing.projection import nearest
 
 
 class Relaxations(Report):
@@ -125,3 +127,22 @@ def permutahedron(r: Relaxations, what: str, answer: Tensor, z: Tensor, w: Tenso
     best = (w[:, permutations] * g.unsqueeze(1)).sum(-1).amax(-1)
     short = best - (g * y).sum(-1) > slack * (1 + g.abs().sum(-1)) * 4
     r.wrong(what, "a permutation improves it", short, lambda b: f"{z[b].tolist()}, {w[b].tolist()}: {y[b].tolist()}")
+
+
+def factors(r: Relaxations) -> None:
+    """sparsemap of a graph of one factor of logic: the nearest point of its listed corners."""
+    if r.dtype != torch.float64 or r.base == "offset":
+        return
+    name = str(r.rng.choice(list(test_factors.LOGIC)))
+    negated = test_factors.NEGATIONS[r.rng.integers(len(test_factors.NEGATIONS))]
+    x = r.draw(test_factors.N).requires_grad_()
+    out = test_factors.graph_of(name, negated).sparsemap({"x": x}, tol=1e-10)
+    got = out.marginals["x"]
+    corners = test_factors.members(name, negated)
+    rows = x.detach().reshape(r.count, test_factors.N)
+    want = [nearest(corners, row) for row in rows]
+    wide = torch.stack(want) if want else torch.zeros_like(rows)
+    slack = 1e-7 * (1 + rows.abs().amax(-1))
+    r.wrong(f"FactorGraph {name}", "not converged", ~out.converged.reshape(r.count))
+    r.same(f"FactorGraph {name}", got.detach().reshape(rows.shape), wide, slack)
+    r.finite(f"FactorGraph {name} gradient", got.square().sum(), x)

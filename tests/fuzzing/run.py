@@ -33,7 +33,10 @@ CHECKS: dict[Callable[[Trial], None], tuple[str, ...]] = {
 # What is no structure: how it is drawn, and its checks.
 OTHERS: dict[str, tuple[type[Report], tuple[Callable[..., None], ...]]] = {
     "mappings": (mappings.Rows, (mappings.softmaxes, mappings.bounded, mappings.fused)),
-    "relaxations": (relaxations.Relaxations, (relaxations.sinkhorn, relaxations.warping, relaxations.sorting)),
+    "relaxations": (
+        relaxations.Relaxations,
+        (relaxations.sinkhorn, relaxations.warping, relaxations.sorting, relaxations.factors),
+    ),
 }
 
 

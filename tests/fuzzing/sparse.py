@@ -195,6 +195,18 @@ def losses(t: Trial) -> None:
         )
         t.wrong(f"sparsemap_loss{note}", "above the perceptron's", above, lambda b: f"{got[b]}")
         finite(t, f"sparsemap_loss{note} gradient", loss[loss.isfinite()].sum(), leaves)
+    for name, question, needs in (
+        ("margin_sparsemap_loss", lambda *x, **y: structmax.margin_sparsemap_loss(*x, **y), ("argmax",)),
+        ("smoothed_loss", lambda *x, **y: structmax.smoothed_loss(*x, structmax.L2(1.0), **y), ("smoothed",)),
+        ("perturbed_loss", lambda *x, **y: structmax.perturbed_loss(*x, 2, generator=t.generator, **y), ("argmax",)),
+    ):
+        if t.answers(*needs):
+            given, leaves = t.leaves()
+            loss = question(given, t.structure, target, reduction="none", backend=t.backend)
+            got = t.numbers(loss)
+            low = slack * 10 + 1e-8 * (1 + size) + 4 * torch.finfo(t.dtype).eps * size
+            t.wrong(name + note, "NaN or negative", truth.some & ~(got >= -low), lambda b, got=got: f"{got[b]}")
+            finite(t, f"{name}{note} gradient", loss[loss.isfinite()].sum(), leaves)
     if t.answers("marginals"):
         given, leaves = t.leaves()
         risk = structmax.risk(given, t.structure, target, reduction="none", backend=t.backend)
