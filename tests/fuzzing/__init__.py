@@ -1,0 +1,1 @@
+"""Random structures, scores and questions, judged by enumeration. `tests/fuzz.py` runs them."""
