@@ -92,12 +92,9 @@ def between(name: str, given: Tensor, size: int, what: str) -> None:
     if not readable(given) or not given.numel():
         return
     # A byte could not be compared with a larger size.
-    given = given.long()
-    if not bool(((given >= 0) & (given <= size)).all()):
-        raise ValueError(
-            f"`{name}` should be between 0 and {size}, {what}, "
-            f"but lie between {int(given.min())} and {int(given.max())}."
-        )
+    low, high = (int(end) for end in given.long().aminmax())
+    if low < 0 or high > size:
+        raise ValueError(f"`{name}` should be between 0 and {size}, {what}, but lie between {low} and {high}.")
 
 
 def _mask(mask: Tensor, scores: Tensor) -> Tensor:

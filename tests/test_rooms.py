@@ -206,6 +206,19 @@ def test_a_hypergraph_with_ids_out_of_range_is_refused(fields, says):
         structmax.Hypergraph(**(edges | fields))
 
 
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"source": -1}, "`source` should be a whole number ≥ 0, but is -1."),
+        ({"sink": -1}, "`sink` should be a whole number ≥ 0, but is -1."),
+        ({"edges": torch.tensor([[0, 1], [-1, 1]])}, "`edges` should be between nodes 0, 1, …, but hold -1."),
+    ],
+)
+def test_a_lattice_with_negative_nodes_is_refused(fields, says):
+    with pytest.raises(ValueError, match=re.escape(says)):
+        structmax.Lattice(**({"edges": torch.tensor([[0, 1]]), "source": 0, "sink": 1} | fields))
+
+
 def test_a_hypergraph_of_bytes_is_one_of_integers():
     columns = torch.tensor([0, 1]), torch.tensor([[-1], [0]]), torch.tensor([0, 1])
     bytes_ = tuple(t.to(torch.int8) for t in columns)
