@@ -16,7 +16,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -297,10 +297,10 @@ def _run(
         structure = AbstractStructure.registry.get(room)
         if structure is not None:
             structure.check_values(arguments[0].shape[1:], keywords | constants)
-    if not plan.loaded or (scores.is_cuda and scores.get_device() != torch.cuda.current_device()):
+    if dtype not in plan.loaded or (scores.is_cuda and scores.get_device() != torch.cuda.current_device()):
         with _collector_at_rest(), torch.cuda.device_of(scores):
             out = plan.function(*arguments, **keywords, **constants)
-        plan.loaded = True
+        plan.loaded.add(dtype)
     else:
         out = plan.function(*arguments, **keywords, **constants)
     outputs = [tensor.to(scores.device) for tensor in _listed(out)] if fetched else _listed(out)
@@ -337,8 +337,8 @@ class Plan:
     refuses: Callable[..., str | None] | None
     # For each output, whether it is returned in the dtype of the scores.
     in_dtype: tuple[bool, ...]
-    # Whether it has run before, so that what it compiles or loads is there.
-    loaded: bool = False
+    # The dtypes it has run in before, so that what it compiles or loads is there.
+    loaded: set[torch.dtype] = field(default_factory=set)
 
 
 def _planned(room: str, name: str, device: str, parts: int, backend: str) -> Plan:
