@@ -16,15 +16,17 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
 from structmax import check
-from structmax.contract import GROUPS, RETURNS, AbstractStructure, by_autograd, by_recursion
+from structmax.contract import GROUPS, RETURNS, AbstractStructure, by_autograd
 from structmax.numerics import active_set
+from structmax.numerics.hyperedges import by_recursion
 
 log = logging.getLogger("structmax")
 
@@ -51,6 +53,16 @@ class Refusal(NotImplementedError):
 def _module_of(room: str) -> str:
     structure = AbstractStructure.registry.get(room)
     return structure.__module__ if structure else room
+
+
+def remembered(room: str) -> dict[Any, Any]:
+    """What has been found out about the functions of a room, kept as long as its class lives."""
+    structure = AbstractStructure.registry.get(room)
+    return _modules.setdefault(room, {}) if structure is None else structure.remembered
+
+
+# Of the rooms that are no structures.
+_modules: dict[str, dict[Any, Any]] = {}
 
 
 @functools.cache
@@ -99,15 +111,15 @@ def _sources(room: str, backend: str) -> Iterator[Callable[[str], Callable[..., 
     yield lambda name: getattr(holder, name, None)
     if hasattr(reference, "recursion"):
         for module in ENGINES.get(backend, ()):
-            yield functools.partial(_from_engine, reference, _file(module))
+            yield functools.partial(_from_engine, room, reference, _file(module))
     elif backend == "reference" and hasattr(reference, "log_partition"):
         yield {"log_partition": reference.log_partition, **by_autograd(reference.log_partition)}.get
 
 
-def _from_engine(reference: Any, engine: Any, name: str) -> Callable[..., Any] | None:
+def _from_engine(room: str, reference: Any, engine: Any, name: str) -> Callable[..., Any] | None:
     """What the room answers for any hypergraph, unless its reference knows a shorter way of its own."""
     answer = None if hasattr(reference, name) else getattr(engine, name, None)
-    return by_recursion(reference, name, answer) if answer else None
+    return by_recursion(_spoken(room), reference, name, answer) if answer else None
 
 
 def _composed(source: Callable[[str], Callable[..., Any] | None], name: str) -> Callable[..., Any] | None:
@@ -181,7 +193,7 @@ def _intractable(room: str, name: str) -> str | None:
 
 
 def _spoken(room: str) -> str:
-    return room.rsplit(".", 1)[-1]
+    return room.rsplit(".", 1)[-1].split("#")[0]
 
 
 # ---------------------------------------------------------------- the operator
@@ -204,9 +216,19 @@ def _nobody_watches(tensor: Tensor) -> bool:
 
 
 def call(
-    room: str, name: str, tensors: tuple[Tensor, ...], fields: dict[str, Any], parts: int, backend: str
+    room: str,
+    name: str,
+    tensors: tuple[Tensor, ...],
+    fields: dict[str, Any],
+    parts: int,
+    backend: str,
+    *,
+    checked: bool = True,
 ) -> list[Tensor]:
-    """Asks the room's function `name`. Tensors are batch-first with one batch dimension, `parts` of them scores."""
+    """Asks the room's function `name`. Tensors are batch-first with one batch dimension, `parts` of them scores.
+
+    `checked` says that somebody has looked at the values of the fields.
+    """
     named = {key: value for key, value in fields.items() if isinstance(value, Tensor)}
     numbers = {key: value for key, value in fields.items() if not isinstance(value, Tensor)}
     if _nobody_watches(tensors[0]):
@@ -220,6 +242,7 @@ def call(
             name,
             parts,
             backend,
+            checked=checked,
         )
     return torch.ops.structmax.call.default(
         list(tensors),
@@ -244,6 +267,8 @@ def _run(
     name: str,
     parts: int,
     backend: str,
+    *,
+    checked: bool = False,
 ) -> list[Tensor]:
     scores = tensors[0]
     dtype = scores.dtype
@@ -267,10 +292,15 @@ def _run(
 
     arguments = [clean(tensor) for tensor in tensors]
     keywords = {key: clean(tensor) for key, tensor in zip(names, named, strict=True)}
-    if plan.function not in _loaded or (scores.is_cuda and scores.get_device() != torch.cuda.current_device()):
+    if fetched or not checked:
+        # What was out of sight before: a tracer's tensors, or those of a device that nobody should wait for.
+        structure = AbstractStructure.registry.get(room)
+        if structure is not None:
+            structure.check_values(arguments[0].shape[1:], keywords | constants)
+    if dtype not in plan.loaded or (scores.is_cuda and scores.get_device() != torch.cuda.current_device()):
         with _collector_at_rest(), torch.cuda.device_of(scores):
             out = plan.function(*arguments, **keywords, **constants)
-        _loaded.add(plan.function)
+        plan.loaded.add(dtype)
     else:
         out = plan.function(*arguments, **keywords, **constants)
     outputs = [tensor.to(scores.device) for tensor in _listed(out)] if fetched else _listed(out)
@@ -285,10 +315,6 @@ def _run(
     ]
 
 
-# Functions that have run before, so that what they compile or load is there.
-_loaded: set[Callable[..., Any]] = set()
-
-
 @contextlib.contextmanager
 def _collector_at_rest() -> Iterator[None]:
     """Loading a compiler makes many objects, and each full collection walks all of torch: a third of the time."""
@@ -301,7 +327,8 @@ def _collector_at_rest() -> Iterator[None]:
             gc.enable()
 
 
-class Plan(NamedTuple):
+@dataclass(slots=True)
+class Plan:
     """All that is known before the tensors are."""
 
     backend: str
@@ -310,15 +337,18 @@ class Plan(NamedTuple):
     refuses: Callable[..., str | None] | None
     # For each output, whether it is returned in the dtype of the scores.
     in_dtype: tuple[bool, ...]
+    # The dtypes it has run in before, so that what it compiles or loads is there.
+    loaded: set[torch.dtype] = field(default_factory=set)
 
 
 def _planned(room: str, name: str, device: str, parts: int, backend: str) -> Plan:
-    # The class is part of the key: people define theirs anew in a notebook.
-    return _plan(AbstractStructure.registry.get(room), room, name, device, parts, backend)
+    known, key = remembered(room), (name, device, parts, backend)
+    if key not in known:
+        known[key] = _plan(room, *key)
+    return known[key]
 
 
-@functools.cache
-def _plan(structure: type | None, room: str, name: str, device: str, parts: int, backend: str) -> Plan:
+def _plan(room: str, name: str, device: str, parts: int, backend: str) -> Plan:
     with _collector_at_rest():
         chosen = choose(room, name, device, backend)
         found = function(room, name, chosen)
@@ -337,7 +367,7 @@ def _second_choice(
         return plan
     if backend != "auto":
         raise Refusal(f"{_spoken(room)} cannot answer `{name}` with backend={backend!r}: {reason}.")
-    _log_once(room, name, plan.backend, reason)
+    _log_once(_spoken(room), name, plan.backend, reason)
     return _planned(room, name, tensors[0].device.type, parts, "reference")
 
 

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+# Kernels count nodes and parts in int32.
+LARGEST_ID = 2**31 - 1
+
 
 def readable(tensor: Tensor) -> bool:
     """Whether values may be looked at: on the CPU, outside compilation and function transforms."""
@@ -86,11 +89,12 @@ def whole_numbers(name: str, tensor: object) -> None:
 
 def between(name: str, given: Tensor, size: int, what: str) -> None:
     """Integers between 0 and `size`, where values may be looked at."""
-    if readable(given) and given.numel() and not bool(((given >= 0) & (given <= size)).all()):
-        raise ValueError(
-            f"`{name}` should be between 0 and {size}, {what}, "
-            f"but lie between {int(given.min())} and {int(given.max())}."
-        )
+    if not readable(given) or not given.numel():
+        return
+    # A byte could not be compared with a larger size.
+    low, high = (int(end) for end in given.long().aminmax())
+    if low < 0 or high > size:
+        raise ValueError(f"`{name}` should be between 0 and {size}, {what}, but lie between {low} and {high}.")
 
 
 def _mask(mask: Tensor, scores: Tensor) -> Tensor:
@@ -112,8 +116,8 @@ def mask_like(name: str, mask: object, like: Tensor) -> None:
         raise ValueError(f"`{name}` should broadcast to shape {tuple(like.shape)}, but has {tuple(mask.shape)}.")
 
 
-def lengths(name: str, given: object, batch: Sequence[int], size: int, what: str) -> None:
-    """Lengths of a structure: integers between 0 and `size`, one for each instance of the batch, or None."""
+def instances(name: str, given: object, batch: Sequence[int]) -> None:
+    """Integers, one for each instance of the batch, or None."""
     if given is None:
         return
     whole_numbers(name, given)
@@ -122,7 +126,13 @@ def lengths(name: str, given: object, batch: Sequence[int], size: int, what: str
         raise ValueError(
             f"`{name}` should broadcast to the batch shape {tuple(batch)} of the scores, but has {tuple(given.shape)}."
         )
-    between(name, given, size, f"the number of {what}")
+
+
+def lengths(name: str, given: Tensor | None, batch: Sequence[int], size: int, what: str) -> None:
+    """Lengths: integers between 0 and `size`, one for each instance of the batch, or None."""
+    instances(name, given, batch)
+    if given is not None:
+        between(name, given, size, f"the number of {what}")
 
 
 def hyperedges(head: Tensor, tails: Tensor, part: Tensor | None) -> None:
@@ -137,8 +147,42 @@ def hyperedges(head: Tensor, tails: Tensor, part: Tensor | None) -> None:
                 f"`{name}` should have shape {shapes} with one row for each of at least one edge, E = {len(head)}, "
                 f"but has {tuple(tensor.shape)}."
             )
-    late = (tails.reshape(len(head), -1) >= head.unsqueeze(1)).any(1)
-    if bool(late.any()) or int(head.min()) < 0:
+        ids(name, tensor)
+    _in_order(head, tails)
+
+
+def ids(name: str, given: Tensor) -> None:
+    """Numbers of nodes or parts, one row for each edge: at least −1, and small enough for the kernels."""
+    given = given.long()
+    wrong = (given < -1) | (given >= LARGEST_ID)
+    if bool(wrong.any()):
+        edge, number = int(wrong.nonzero()[0, 0]), int(given[wrong][0])
+        raise ValueError(
+            f"`{name}` should be between −1, for none, and {LARGEST_ID - 1}, but edge {edge} has {number}."
+        )
+
+
+def grouped_hyperedges(first: Tensor, tails: Tensor, parts: Tensor) -> None:
+    """int32 tensors first (V + 1,), tails (E, T), parts (E, P): edges by head, with tails before heads."""
+    edges = len(tails)
+    counts = first.diff()
+    shaped = first.dim() == 1 and len(first) and tails.dim() == parts.dim() == 2 and len(parts) == edges
+    if not shaped or int(first[0]) != 0 or int(first[-1]) != edges or bool((counts < 0).any()):
+        raise ValueError(
+            f"heads should be nodes between 0 and {len(first) - 2}, with each of the {edges} edges at one of them, "
+            f"but the nodes have {counts.tolist()[:10]} edges. Try Hyperedges.of with all nodes counted."
+        )
+    for name, tensor in (("first", first), ("tails", tails), ("parts", parts)):
+        if tensor.dtype != torch.int32:
+            raise TypeError(f"`{name}` should be int32, but is {tensor.dtype}. Try Hyperedges.of.")
+        ids(name, tensor)
+    _in_order(torch.arange(len(counts)).repeat_interleave(counts), tails)
+
+
+def _in_order(head: Tensor, tails: Tensor) -> None:
+    rows = tails.unsqueeze(1) if tails.dim() == 1 else tails
+    late = (rows >= head.unsqueeze(1)).any(1)
+    if bool(late.any()) or (len(head) and int(head.min()) < 0):
         edge = int(late.nonzero()[0]) if bool(late.any()) else int(head.argmin())
         raise ValueError(
             f"`tails` should come before `head` in the order of the nodes, but edge {edge} builds node "

@@ -30,16 +30,20 @@ nothing but `argmax`; a kernel of that name has the loop inside. A combinatorial
 a GPU is named in `ON_HOST` of kernel_numba.py.
 """
 
+import copy
 import dataclasses
-import math
+import itertools
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+from structmax import check
 
 Scores = Tensor | tuple[Tensor, ...]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -123,14 +127,21 @@ class AbstractStructure(ABC):
     intractable: ClassVar[dict[str, str]] = {}
     # The names of the part tensors that ½‖μ‖² counts; None for all. What follows from them can stay free.
     regularised: ClassVar[tuple[str, ...] | None] = None
-    registry: ClassVar[dict[str, "type[AbstractStructure]"]] = {}
+    # The classes by the names of their rooms, as long as they live.
+    registry: ClassVar[MutableMapping[str, "type[AbstractStructure]"]] = weakref.WeakValueDictionary()
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls.room = f"{cls.__module__}.{cls.__qualname__}"
+        # A class made in a function or a notebook cell may have the name of another: each has a room of its own.
+        name = f"{cls.__module__}.{cls.__qualname__}"
+        names = itertools.chain([name], (f"{name}#{count}" for count in itertools.count(2)))
+        cls.room = next(name for name in names if name not in AbstractStructure.registry)
+        cls.remembered = {}
         AbstractStructure.registry[cls.room] = cls
 
     room: ClassVar[str]
+    # What has been found out about the class's functions: it goes when the class goes.
+    remembered: ClassVar[dict[Any, Any]]
 
     @property
     @abstractmethod
@@ -140,6 +151,28 @@ class AbstractStructure(ABC):
     @abstractmethod
     def check(self, scores: Scores) -> None:
         """Raises a ValueError that says what should be, what is and what to try, if the scores do not fit."""
+
+    @staticmethod
+    def limits(event: Sequence[int], fields: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
+        """The largest value of each per-instance field of integers, and what there are so many of.
+
+        `event` is the shape of one instance of the first part tensor. Values are held to it wherever a room's function
+        is called, also under torch.compile: list every field that such a function takes as an index.
+        """
+        return {}
+
+    @classmethod
+    def check_values(cls, event: Sequence[int], fields: Mapping[str, Any]) -> None:
+        """Raises a ValueError if a field lies outside its limits, where values can be read."""
+        for name, (size, what) in cls.limits(event, fields).items():
+            if fields[name] is not None:
+                check.between(name, fields[name], size, f"the number of {what}")
+
+    def check_fields(self, batch: Sequence[int], event: Sequence[int]) -> None:
+        """Fields that have limits are integers, one for each instance of the batch, and keep to them."""
+        for name in self.limits(event, vars(self)):
+            check.instances(name, getattr(self, name), batch)
+        self.check_values(event, vars(self))
 
     @abstractmethod
     def enumerate(self, scores: Scores) -> Scores:
@@ -189,7 +222,23 @@ class AbstractStructure(ABC):
         value = getattr(self, name)
         if value is None:
             return torch.full(batch, default, dtype=torch.int64, device=first.device)
-        return value.to(first.device).expand((*batch, *value.shape[self.field_batch_dim(name) :]))
+        # A byte would overflow in the arithmetic of a kernel.
+        dtype = value.dtype if value.dtype == torch.bool else torch.int64
+        return value.to(first.device, dtype).expand((*batch, *value.shape[self.field_batch_dim(name) :]))
+
+    def values(self, rank: int) -> tuple[Tensor | None, ...]:
+        """The per-instance fields in order, with as many batch dimensions as the scores have."""
+        named = [(getattr(self, name), name) for name in self.per_instance]
+        return tuple(
+            value if value is None else value[(None,) * (rank - self.field_batch_dim(name))] for value, name in named
+        )
+
+    def with_values(self, values: Sequence[Tensor | None]) -> Any:
+        """The same structure with other per-instance fields, in the same order. Nothing is checked."""
+        other = copy.copy(self)
+        for name, value in zip(self.per_instance, values, strict=True):
+            object.__setattr__(other, name, value)
+        return other
 
     def field_batch_dim(self, name: str) -> int:
         """How many dimensions of a per-instance field are batch: all, unless the structure says otherwise."""
@@ -241,40 +290,3 @@ def outside_transforms() -> Iterator[None]:
     """Where geometry is made: inside a transform of torch.func or in inference mode its tensors would belong there."""
     with temporarily_clear_interpreter_stack(), torch.inference_mode(False):
         yield
-
-
-def by_recursion(room: Any, name: str, engine: Callable[..., Any]) -> Callable[..., Any]:
-    """The answer of a room that lists its hyperedges: `engine` answers for any hypergraph, over flat part vectors.
-
-    The flat vector of an instance is its part tensors one after the other, unless the room has its own `pack` and
-    `unpack`.
-    """
-    pack, unpack = getattr(room, "pack", _pack), getattr(room, "unpack", _unpack)
-    kinds = RETURNS[name]
-
-    def answer(*tensors: Tensor, **keywords: Any) -> tuple[Tensor, ...]:
-        extras = {key: keywords.pop(key) for key in EXTRAS if key in keywords}
-        count = len(tensors) // GROUPS.get(name, 1)
-        scores = tensors[:count]
-        groups = [tensors[i : i + count] for i in range(0, len(tensors), count)]
-        with outside_transforms():
-            edges, goal = room.recursion(*scores, **keywords)
-        out = engine(*(pack(*group, **keywords) for group in groups), goal=goal, **edges._asdict(), **extras)
-        answers: list[Tensor] = []
-        for kind, value in zip(kinds, (out,) if isinstance(out, Tensor) else out, strict=True):
-            answers.extend(unpack(value, *scores, **keywords) if kind.startswith("parts") else (value,))
-        return tuple(answers)
-
-    return answer
-
-
-def _pack(*tensors: Tensor, **_: Any) -> Tensor:
-    flat = [t.flatten(1) for t in tensors]
-    return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
-
-
-def _unpack(flat: Tensor, *tensors: Tensor, **_: Any) -> tuple[Tensor, ...]:
-    """flat (B, P) or (B, S, P) to tensors of the scores' shapes, with S after the batch."""
-    events = [t.shape[1:] for t in tensors]
-    pieces = flat.split([math.prod(event) for event in events], -1)
-    return tuple(p.reshape(*flat.shape[:-1], *event) for p, event in zip(pieces, events, strict=True))

@@ -96,6 +96,64 @@ def test_compile_of_projections_and_draws(structure, shape):
         torch.testing.assert_close(a, b)
 
 
+# the mask of a chain with holes is no index
+@pytest.mark.parametrize("problem", [name for name in STRUCTURES if name != "chain with holes"], indirect=True)
+def test_fields_out_of_range_are_refused_when_compiled(problem):
+    structure, scores = problem
+    parts = structure.Parts(*scores) if structure.Parts else scores[0]
+    fields = structure.per_instance
+    name = next(each for each in fields if each in ("lengths", "rows", "goal"))
+    torch._dynamo.reset()
+    ask = torch.compile(structmax.argmax, fullgraph=True, backend="eager")
+    for wrong in (99, -1):
+        values = [torch.full((3,), wrong) if each == name else getattr(structure, each) for each in fields]
+        with pytest.raises(ValueError, match=f"`{name}` should be between 0 and"):
+            ask(parts, structure.with_values(values))
+
+
+@pytest.mark.parametrize("labels", [[1, 9], [1, -1], [0, 1]])
+def test_labels_out_of_range_are_refused_when_compiled(labels):
+    torch._dynamo.reset()
+    ask = torch.compile(structmax.log_partition, fullgraph=True, backend="eager")
+    with pytest.raises(ValueError, match=r"`labels` should be symbols from 0 to 2 other than the blank, 0"):
+        ask(torch.zeros(2, 4, 3), structmax.Ctc(torch.tensor(labels)))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32])
+def test_lengths_of_any_integers(dtype):
+    x = torch.randn(2, 40, 40)
+    lengths = torch.tensor([40, 3])
+    want = structmax.argmax(x, structmax.BinaryTree(lengths), backend="reference")
+    got = structmax.argmax(x, structmax.BinaryTree(lengths.to(dtype)), backend="reference")
+    torch.testing.assert_close(got, want)
+
+
+def test_derivatives_under_vmap_over_lengths():
+    x = torch.randn(3, 4, 4, dtype=torch.float64)
+
+    def ask(x, lengths):
+        return structmax.log_partition(x, structmax.BinaryTree(lengths), backend="reference")
+
+    structure = structmax.BinaryTree(LENGTHS)
+    want = structmax.marginals(x, structure, backend="reference")
+    torch.testing.assert_close(torch.func.vmap(torch.func.grad(ask))(x, LENGTHS), want)
+    torch.testing.assert_close(torch.func.grad(lambda x: torch.func.vmap(ask)(x, LENGTHS).sum())(x), want)
+    torch.testing.assert_close(torch.func.grad(lambda *args: ask(*args).sum())(x, LENGTHS), want)
+    each = [torch.func.hessian(lambda x, n=n: ask(x, n))(one) for one, n in zip(x, LENGTHS, strict=True)]
+    torch.testing.assert_close(torch.func.vmap(torch.func.hessian(ask))(x, LENGTHS), torch.stack(each))
+
+
+def test_an_estimator_under_vmap_over_lengths():
+    x = torch.randn(3, 4)
+    estimator = structmax.StraightThrough(structmax.Marginals())
+
+    def ask(x, lengths):
+        return structmax.surrogate(x, structmax.Bits(lengths), estimator).square().sum()
+
+    want = torch.stack([torch.func.grad(ask)(one, n) for one, n in zip(x, LENGTHS, strict=True)])
+    torch.testing.assert_close(torch.func.vmap(torch.func.grad(ask))(x, LENGTHS), want)
+
+
 def test_export(problem):
     structure, scores = problem
 

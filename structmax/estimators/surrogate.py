@@ -136,8 +136,8 @@ def surrogate(
     if not isinstance(estimator, AbstractSurrogate):
         kind = estimator.__name__ + " itself" if isinstance(estimator, type) else repr(estimator)
         raise TypeError(f"`estimator` should be an object such as StraightThrough(), but is {kind}.")
-    tensors, _ = front(scores, structure, backend)
-    ask = Oracle(structure, backend)
+    tensors, asked = front(scores, structure, backend)
+    ask = Oracle(structure, backend, asked.values)
     _refuse(estimator, ask, tensors)
     return structure.parts(estimator.output(ask, tensors, generator))
 

@@ -164,6 +164,10 @@ def _given(asked: Asked, scores: tuple[Tensor, ...], y: tuple[Tensor, ...], know
     )
     sure = structure.tensors(structure.Parts(*filled) if structure.Parts else filled[0])
     known_parts = tuple(k.expand_as(s) > 0 for k, s in zip(sure, scores, strict=True))
+    # What no structure has, such as parts past a length, is padding: nothing is known there.
+    exists = structure.exists(scores)
+    if exists is not None:
+        known_parts = tuple(k & e for k, e in zip(known_parts, exists, strict=True))
     allowed = tuple(
         s.masked_fill(k & (part == 0), -math.inf) for s, k, part in zip(scores, known_parts, y, strict=True)
     )

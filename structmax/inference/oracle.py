@@ -11,22 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from structmax.contract import AbstractStructure
 from structmax.inference.max_marginals import max_marginals
 from structmax.inference.perturb import Noise
-from structmax.inference.question import answers, flat, unflat
+from structmax.inference.question import Asked, answers, flat, unflat
+from structmax.inference.rule import transparent
 from structmax.inference.sparse_marginals import sparse_marginals
 from structmax.inference.sparsemap import sparsemap
 
 Tensors = tuple[Tensor, ...]
 
 
+@transparent
 @dataclass(frozen=True)
-class Oracle:
-    """Who is asked, and on which backend."""
-
-    structure: AbstractStructure
-    backend: str
+class Oracle(Asked):
+    """Who is asked public questions, and on which backend."""
 
     def parts(self, question: Callable[..., Any], scores: Tensors, *arguments: Any) -> Tensors:
         """The answer of a question to which it is parts."""

@@ -18,7 +18,7 @@ from torch.autograd import Function
 from structmax import backends, check
 from structmax.contract import by_autograd
 from structmax.inference.question import Asked, inner, scaled
-from structmax.inference.rule import recorded, rule
+from structmax.inference.rule import recorded, rule, transparent
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Potential:
         return tuple(o / t for o in out) if name == self.jvp else (t * out[0], *out[1:])
 
 
+@transparent
 @dataclass(frozen=True)
 class Of:
     """The arguments of a potential that are no scores, and how many tensors are."""

@@ -1,6 +1,5 @@
 """What questions to a structure share: the front that checks scores, and the rule of those without a gradient."""
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -11,15 +10,22 @@ from torch.autograd import Function
 
 from structmax import backends, check
 from structmax.contract import AbstractStructure, Scores
-from structmax.inference.rule import ask, constant, rule
+from structmax.inference.rule import ask, constant, rule, transparent
 
 
+@transparent
 @dataclass(frozen=True)
 class Asked:
     """Who is asked, and on which backend. Travels through autograd beside the tensors."""
 
-    structure: AbstractStructure
+    given: AbstractStructure
     backend: str
+    # Inside transforms of torch.func, which look for tensors here, the per-instance fields in order.
+    values: tuple[Tensor | None, ...] | None = None
+
+    @property
+    def structure(self) -> AbstractStructure:
+        return self.given if self.values is None else self.given.with_values(self.values)
 
     def room(self, name: str, scores: tuple[Tensor, ...], *others: Tensor, **extra: Any) -> tuple[Tensor, ...]:
         structure = self.structure
@@ -27,7 +33,10 @@ class Asked:
         shared = {key: fields.pop(key) for key in list(fields) if key not in structure.per_instance}
         batch = scores[0].dim() - structure.event_dim
         tensors = (*scores, *others)
-        return tuple(ask(structure.room, name, tensors, batch, self.backend, len(scores), shared, **fields, **extra))
+        # What a transform holds wrapped is seen by nobody before it comes here.
+        checked = self.values is None
+        given = {**fields, **extra}
+        return tuple(ask(structure.room, name, tensors, batch, self.backend, len(scores), shared, checked, **given))
 
 
 class Discrete(Function):
@@ -61,14 +70,11 @@ discrete_rule = rule(Discrete)
 @constant
 def answers(room: str, name: str, device: str, backend: str = "auto") -> bool:
     """Whether a room has this function for scores on that device, on some backend or on one."""
-    return _answers(AbstractStructure.registry[room], name, device, backend)
-
-
-# The class is the key, not its name: people define theirs anew in a notebook.
-@functools.cache
-def _answers(structure: type[AbstractStructure], name: str, device: str, backend: str) -> bool:
-    reasons = backends.explain(structure.room, name, device)
-    return None in (reasons.values() if backend == "auto" else (reasons.get(backend),))
+    known, key = backends.remembered(room), ("answers", name, device, backend)
+    if key not in known:
+        reasons = backends.explain(room, name, device)
+        known[key] = None in (reasons.values() if backend == "auto" else (reasons.get(backend),))
+    return known[key]
 
 
 def front(scores: Scores, structure: AbstractStructure, backend: str) -> tuple[tuple[Tensor, ...], Asked]:
@@ -80,7 +86,10 @@ def front(scores: Scores, structure: AbstractStructure, backend: str) -> tuple[t
         if tensor is not None:
             check.floating("scores", tensor)
     structure.check(scores)
-    return structure.tensors(scores), Asked(structure, backend)
+    tensors = structure.tensors(scores)
+    if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
+        return tensors, Asked(structure, backend)
+    return tensors, Asked(structure, backend, structure.values(tensors[0].dim() - structure.event_dim))
 
 
 def per_instance(tensors: tuple[Tensor, ...], structure: AbstractStructure) -> list[Tensor]:

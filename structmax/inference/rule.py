@@ -1,16 +1,19 @@
 """What the autograd rules of all questions share: batching, tracing, and the way down to a room."""
 
+import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd import Function, forward_ad
+from torch.utils._pytree import register_pytree_node, tree_flatten, tree_leaves, tree_unflatten
 
 from structmax import backends
 
 F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
 
 
 def recorded(tensors: tuple[Tensor, ...]) -> bool:
@@ -61,10 +64,27 @@ def rule(function: type[Function]) -> Callable[..., Any]:
     return call
 
 
-def _batched(arg: Any, dim: int | None, size: int) -> Any:
+def _batched(arg: Any, dim: Any, size: int) -> Any:
     if not isinstance(arg, Tensor):
-        return arg
+        # The fields of a structure have the batch dimensions of the scores, and broadcast to them.
+        leaves, form = tree_flatten(arg)
+        pairs = zip(leaves, tree_leaves(dim), strict=True)
+        return tree_unflatten([_batched(leaf, at, 1) if isinstance(leaf, Tensor) else leaf for leaf, at in pairs], form)
     return arg.unsqueeze(0).expand(size, *arg.shape) if dim is None else arg.movedim(dim, 0)
+
+
+def transparent(companion: C) -> C:
+    """Lets transforms of torch.func see the tensors inside a frozen dataclass that travels beside the scores."""
+    names = [field.name for field in dataclasses.fields(companion)]  # type: ignore[arg-type]
+
+    def flatten(given: Any) -> tuple[list[Any], None]:
+        return [getattr(given, name) for name in names], None
+
+    def unflatten(values: Iterable[Any], _: None) -> Any:
+        return companion(*values)
+
+    register_pytree_node(companion, flatten, unflatten)
+    return companion
 
 
 def ask(
@@ -75,16 +95,17 @@ def ask(
     backend: str,
     parts: int = 1,
     shared: dict[str, Any] | None = None,
+    checked: bool = True,
     **fields: Any,
 ) -> list[Tensor]:
     """One question to one room: flattens the first `batch` dimensions, asks, and restores them.
 
     Keyword tensors carry the batch and are flattened too, but for those in `shared`; numbers pass through. `parts` is
-    how many of the tensors are scores.
+    how many of the tensors are scores; `checked` says that the values of the fields have been looked at.
     """
     shared = shared or {}
     if batch == 1:
-        return backends.call(room, name, tensors, {**shared, **fields}, parts, backend)
+        return backends.call(room, name, tensors, {**shared, **fields}, parts, backend, checked=checked)
     shape = tensors[0].shape[:batch]
     # not shape.numel(), which would fix a symbolic batch
     rows = math.prod(shape)
@@ -93,5 +114,5 @@ def ask(
         return value.reshape((rows, *value.shape[batch:])) if isinstance(value, Tensor) else value
 
     flat_fields = {**shared, **{key: flat(value) for key, value in fields.items()}}
-    out = backends.call(room, name, tuple(flat(t) for t in tensors), flat_fields, parts, backend)
+    out = backends.call(room, name, tuple(flat(t) for t in tensors), flat_fields, parts, backend, checked=checked)
     return [t.reshape((*shape, *t.shape[1:])) for t in out]

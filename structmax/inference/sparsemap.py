@@ -28,7 +28,7 @@ from torch.autograd import Function
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
 from structmax.inference.question import Asked, flat, front, inner, scaled, unflat
-from structmax.inference.rule import ask, rule
+from structmax.inference.rule import ask, rule, transparent
 from structmax.numerics.active_set import lists_of
 
 SUPPORT = "structmax.structures.sparse_support"
@@ -80,6 +80,7 @@ class ActiveSet(Solver):
 # ---------------------------------------------------------------- the gradient
 
 
+@transparent
 @dataclass(frozen=True)
 class Task:
     """What the rule is asked beside the scores."""

@@ -8,14 +8,17 @@ with ⊕ = max, logsumexp, … A derivation of a node takes one of its edges, an
 derivations of the goal are the structures. An edge without tails makes a leaf; a node without edges cannot be derived.
 """
 
-from typing import NamedTuple
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from structmax.contract import outside_transforms
+from structmax import check
+from structmax.contract import EXTRAS, GROUPS, RETURNS, outside_transforms
 
 
 class Hyperedges(NamedTuple):
@@ -31,8 +34,10 @@ class Hyperedges(NamedTuple):
     @classmethod
     def of(cls, head: Tensor, tails: Tensor, parts: Tensor, nodes: int) -> "Hyperedges":
         """From edges in any order: head (E,), tails (E, T), parts (E, P). Edges of one head keep their order."""
+        check.ids("tails", tails)
+        check.ids("parts", parts)
         order = head.argsort(stable=True)
-        first = torch.searchsorted(head[order].contiguous(), torch.arange(nodes + 1, dtype=head.dtype))
+        first = torch.searchsorted(head[order].long(), torch.arange(nodes + 1))
         return cls(first.int(), tails[order].int().contiguous(), parts[order].int().contiguous())
 
     def pruned(self) -> "Hyperedges":
@@ -57,6 +62,74 @@ class Recursion(NamedTuple):
     edges: Hyperedges
     # (B,) int64: lengths are goals
     goal: Tensor
+
+
+_largest_parts = WeakTensorKeyDictionary()
+
+
+def check_recursion(edges: Hyperedges, goal: Tensor, batch: int, size: int) -> None:
+    """All that indexes memory: nodes in order, parts among the `size` scores of an instance, goals among the nodes.
+
+    Edges are looked at once, as long as they live; goals, which come with the lengths of a batch, each time.
+    """
+    known = _largest_parts.get(edges.first)
+    if known is None or known[0] is not edges.tails or known[1] is not edges.parts:
+        check.grouped_hyperedges(*edges)
+        largest = int(edges.parts.max()) if edges.parts.numel() else -1
+        known = _largest_parts[edges.first] = edges.tails, edges.parts, largest
+    if known[2] >= size:
+        edge = int((edges.parts == known[2]).any(1).nonzero()[0])
+        raise ValueError(
+            f"parts should be between −1 and {size - 1}, for {size} scores, but edge {edge} has {known[2]}."
+        )
+    nodes = len(edges.first) - 1
+    if goal.shape != (batch,):
+        raise ValueError(
+            f"`goal` should have shape ({batch},), one node for each instance, but has {tuple(goal.shape)}."
+        )
+    check.between("goal", goal, nodes - 1, f"the last of {nodes} nodes")
+
+
+def by_recursion(spoken: str, room: Any, name: str, engine: Callable[..., Any]) -> Callable[..., Any]:
+    """The answer of a room that lists its hyperedges: `engine` answers for any hypergraph, over flat part vectors.
+
+    The flat vector of an instance is its part tensors one after the other, unless the room has its own `pack` and
+    `unpack`.
+    """
+    pack, unpack = getattr(room, "pack", _pack), getattr(room, "unpack", _unpack)
+    kinds = RETURNS[name]
+
+    def answer(*tensors: Tensor, **keywords: Any) -> tuple[Tensor, ...]:
+        extras = {key: keywords.pop(key) for key in EXTRAS if key in keywords}
+        count = len(tensors) // GROUPS.get(name, 1)
+        scores = tensors[:count]
+        groups = [tensors[i : i + count] for i in range(0, len(tensors), count)]
+        vectors = [pack(*group, **keywords) for group in groups]
+        try:
+            with outside_transforms():
+                edges, goal = room.recursion(*scores, **keywords)
+                check_recursion(edges, goal, *vectors[0].shape)
+        except ValueError as error:
+            raise ValueError(f"In the `recursion` of {spoken}, {error}") from error
+        out = engine(*vectors, goal=goal.long(), **edges._asdict(), **extras)
+        answers: list[Tensor] = []
+        for kind, value in zip(kinds, (out,) if isinstance(out, Tensor) else out, strict=True):
+            answers.extend(unpack(value, *scores, **keywords) if kind.startswith("parts") else (value,))
+        return tuple(answers)
+
+    return answer
+
+
+def _pack(*tensors: Tensor, **_: Any) -> Tensor:
+    flat = [t.flatten(1) for t in tensors]
+    return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
+
+
+def _unpack(flat: Tensor, *tensors: Tensor, **_: Any) -> tuple[Tensor, ...]:
+    """flat (B, P) or (B, S, P) to tensors of the scores' shapes, with S after the batch."""
+    events = [t.shape[1:] for t in tensors]
+    pieces = flat.split([math.prod(event) for event in events], -1)
+    return tuple(p.reshape(*flat.shape[:-1], *event) for p, event in zip(pieces, events, strict=True))
 
 
 def listed(*_scores: Tensor, first: Tensor, tails: Tensor, parts: Tensor, goal: Tensor) -> Recursion:

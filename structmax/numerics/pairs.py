@@ -1,6 +1,6 @@
 """What the structures made of pairs share: the set of matchings, and how people read one."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -38,9 +38,11 @@ class AbstractMatching(AbstractStructure):
             )
         if scores.dim() < 2:
             raise ValueError(f"`scores` of a {name} should have shape (…, N, M), but have {tuple(scores.shape)}.")
-        *batch, N, M = scores.shape
-        check.lengths("rows", self.rows, batch, N, "rows")
-        check.lengths("columns", self.columns, batch, M, "columns")
+        self.check_fields(scores.shape[:-2], scores.shape[-2:])
+
+    @staticmethod
+    def limits(event: Sequence[int], fields: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
+        return {"rows": (event[0], "rows"), "columns": (event[1], "columns")}
 
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
         N, M = tensors[0].shape[-2:]

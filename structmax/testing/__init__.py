@@ -13,6 +13,7 @@ from structmax.testing.case import Case, MakeScores, same
 from structmax.testing.chance import law_sample, law_sample_without_replacement
 from structmax.testing.derivatives import law_agrees_with_reference, law_gradients, law_transforms
 from structmax.testing.forms import law_codec, law_dtypes, law_padding, law_shapes
+from structmax.testing.instances import law_limits, law_vmap
 from structmax.testing.projection import law_project, law_project_gradients
 from structmax.testing.smoothing import law_smoothed, law_smoothed_gradients
 from structmax.testing.sparse import law_sparsemap, law_sparsemap_gradients
@@ -21,6 +22,7 @@ from structmax.testing.values import (
     law_counts,
     law_entropies,
     law_given,
+    law_given_padding,
     law_log_partition,
     law_marginals,
     law_max_marginals,
@@ -39,6 +41,7 @@ LAWS: dict[Callable[[Case, str], None], tuple[str, ...]] = {
     law_sample: ("sample",),
     law_sample_without_replacement: ("sample_without_replacement",),
     law_given: ("given_log_partition", "given_marginals_jvp"),
+    law_given_padding: ("log_partition", "given_log_partition"),
     law_smoothed: ("smoothed", "smoothed_and_marginals", "smoothed_sample", "smoothed_log_prob"),
     law_smoothed_gradients: ("smoothed", "smoothed_marginals_jvp", "smoothed_log_prob_pullback"),
     law_counts: ("log_partition",),
@@ -49,6 +52,8 @@ LAWS: dict[Callable[[Case, str], None], tuple[str, ...]] = {
     law_padding: ("argmax",),
     law_gradients: ("log_partition", "marginals", "marginals_jvp"),
     law_shapes: ("argmax",),
+    law_limits: ("argmax",),
+    law_vmap: ("argmax",),
     law_dtypes: ("argmax",),
     law_agrees_with_reference: ("log_partition", "marginals", "marginals_jvp"),
     law_transforms: ("log_partition", "marginals", "marginals_jvp"),

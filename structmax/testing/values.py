@@ -130,6 +130,27 @@ def law_given(case: Case, backend: str) -> None:
     assert gradgradcheck(ask, leaves, **fast(backend)), "log_prob of a partial structure"
 
 
+def law_given_padding(case: Case, backend: str) -> None:
+    """What is said of parts that no member has, such as those past a length, changes nothing.
+
+    It is asked of structures that tell such parts by `exists`.
+    """
+    scores = case.scores()
+    members = case.members(scores)
+    if case.structure.exists(scores) is None or bool((members > 1).any()):
+        return
+    used = (members > 0).any(-2)
+    y = members[..., 0, :].clamp_min(0.0)
+
+    def answer(said: float, known: Tensor) -> Tensor:
+        parts, mask = case.unflat(y.masked_fill(~used, said), scores), case.unflat(known, scores)
+        return log_prob(case.parts(scores), case.structure, parts, known=mask, backend=backend)
+
+    want = answer(0.0, used)
+    for said in (0.0, 1.0):
+        same(f"log_prob with {said:g} known of parts nobody has", answer(said, torch.ones_like(used)), want)
+
+
 def law_counts(case: Case, backend: str) -> None:
     """log_count is the logarithm of the number of feasible members."""
     for name, scores in variants(case).items():

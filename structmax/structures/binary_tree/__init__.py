@@ -1,6 +1,6 @@
 """Binary trees over a sequence of leaves."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, ClassVar
@@ -62,7 +62,11 @@ class BinaryTree(AbstractStructure):
             fits = scores.dim() >= other and scores.shape[-other] == scores.shape[1 - other]
             hint = f" Try BinaryTree(..., labelled={not self.labelled})." if fits else ""
             raise ValueError(f"`scores` of a {kind} should have shape {wanted}, but have {tuple(scores.shape)}.{hint}")
-        check.lengths("lengths", self.lengths, scores.shape[:-rank], event[0], "leaves")
+        self.check_fields(scores.shape[:-rank], event)
+
+    @staticmethod
+    def limits(event: Sequence[int], fields: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
+        return {"lengths": (event[0], "leaves")}
 
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
         return {"lengths": self.expanded("lengths", tensors, default=tensors[0].shape[-self.event_dim])}

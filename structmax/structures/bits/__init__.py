@@ -1,13 +1,13 @@
 """Any subset of n."""
 
 import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from structmax import check
 from structmax.contract import AbstractStructure, Scores
 
 
@@ -37,7 +37,11 @@ class Bits(AbstractStructure):
         if not isinstance(scores, Tensor) or scores.dim() < 1 or scores.shape[-1] < 1:
             shape = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
             raise ValueError(f"`scores` of Bits should have shape (…, n) with n ≥ 1, but are {shape}.")
-        check.lengths("lengths", self.lengths, self.batch_shape(scores), scores.shape[-1], "items")
+        self.check_fields(scores.shape[:-1], scores.shape[-1:])
+
+    @staticmethod
+    def limits(event: Sequence[int], fields: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
+        return {"lengths": (event[0], "items")}
 
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
         return {"lengths": self.expanded("lengths", tensors, default=tensors[0].shape[-1])}

@@ -1,5 +1,6 @@
 """Strings of frames that collapse to given labels."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, product
 from typing import Any, ClassVar
@@ -73,21 +74,25 @@ class Ctc(AbstractStructure):
                 f"`labels` should have shape (…, L), where … broadcasts to the batch shape {tuple(batch)} "
                 f"of the scores, but has {tuple(labels.shape)}."
             )
-        check.lengths("lengths", self.lengths, batch, T, "frames")
-        check.lengths("label_lengths", self.label_lengths, batch, labels.shape[-1], "labels")
-        self._check_symbols(V)
+        self.check_fields(batch, (T, V))
 
-    def _check_symbols(self, symbols: int) -> None:
-        labels, counts = self.labels, self.label_lengths
+    @staticmethod
+    def limits(event: Sequence[int], fields: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
+        return {"lengths": (event[0], "frames"), "label_lengths": (fields["labels"].shape[-1], "labels")}
+
+    @classmethod
+    def check_values(cls, event: Sequence[int], fields: Mapping[str, Any]) -> None:
+        super().check_values(event, fields)
+        labels, counts, blank, symbols = fields["labels"], fields["label_lengths"], fields["blank"], event[1]
         if not check.readable(labels) or not (counts is None or check.readable(counts)):
             return
-        wrong = (labels < 0) | (labels >= symbols) | (labels == self.blank)
+        wrong = (labels < 0) | (labels >= symbols) | (labels == blank)
         if counts is not None:
             wrong = wrong & (torch.arange(labels.shape[-1]) < counts.unsqueeze(-1))
         if bool(wrong.any()):
             found = int(labels.expand_as(wrong)[wrong][0])
             raise ValueError(
-                f"`labels` should be symbols from 0 to {symbols - 1} other than the blank, {self.blank}, "
+                f"`labels` should be symbols from 0 to {symbols - 1} other than the blank, {blank}, "
                 f"but hold {found}. Try `label_lengths` to tell labels from padding."
             )
 

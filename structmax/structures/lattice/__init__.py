@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from structmax import check
 from structmax.contract import AbstractStructure, Scores, outside_transforms
 from structmax.numerics.hyperedges import Hyperedges, listed, most_decisions
 
@@ -49,6 +50,10 @@ class Lattice(AbstractStructure):
             raise ValueError(f"`edges` should be an integer tensor (E, 2) of pairs (from, to), but is {shape}.")
         if self.edges.is_floating_point():
             raise TypeError(f"`edges` should hold integers, but has dtype {self.edges.dtype}. Try `edges.long()`.")
+        check.whole("source", self.source, 0)
+        check.whole("sink", self.sink, 0)
+        if self.edges.numel() and int(self.edges.min()) < 0:
+            raise ValueError(f"`edges` should be between nodes 0, 1, …, but hold {int(self.edges.min())}.")
         with outside_transforms():
             object.__setattr__(self, "grouped", self._grouped())
             object.__setattr__(self, "goal", self._order[self.sink].clone())

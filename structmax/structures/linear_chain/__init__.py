@@ -1,5 +1,6 @@
 """Label sequences."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise as neighbours
 from itertools import product
@@ -85,7 +86,7 @@ class LinearChain(AbstractStructure):
         for name, ends in (("start", start), ("end", end)):
             if ends is not None:
                 self._fits(name, ends, unary, (C,), (*batch, C))
-        check.lengths("lengths", self.lengths, batch, N, "positions")
+        self.check_fields(batch, unary.shape[-2:])
         if self.keep is not None:
             check.mask_like("keep", self.keep, unary[..., 0])
 
@@ -152,6 +153,10 @@ class LinearChain(AbstractStructure):
                 # not a product: 0 · −inf
                 unary = torch.where(here, unary + scores.unsqueeze(-2), unary)
         return unary
+
+    @staticmethod
+    def limits(event: Sequence[int], fields: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
+        return {"lengths": (event[0], "positions")}
 
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
         unary = tensors[0]

@@ -1,6 +1,6 @@
 """Monotone alignments of two sequences."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -113,9 +113,7 @@ class MonotoneAlignment(AbstractStructure):
                     f"{tuple(tensor.shape)}. It scores moves between boundaries, of which there is one more than items."
                 )
 
-        *batch, N, M = first.shape
-        check.lengths("rows", self.rows, batch, N, "rows")
-        check.lengths("columns", self.columns, batch, M, "columns")
+        self.check_fields(first.shape[:-2], first.shape[-2:])
 
     def _named(self, scores: Scores) -> dict[str, Tensor]:
         if not self.gaps:
@@ -143,6 +141,10 @@ class MonotoneAlignment(AbstractStructure):
             return (scores,)
         first, *rest = scores
         return first, *(tensor.expand(shape) for tensor, shape in zip(rest, self._shapes(first).values(), strict=True))
+
+    @staticmethod
+    def limits(event: Sequence[int], fields: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
+        return {"rows": (event[0], "rows"), "columns": (event[1], "columns")}
 
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
         N, M = tensors[0].shape[-2:]

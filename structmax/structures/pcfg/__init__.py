@@ -1,6 +1,6 @@
 """Parses of a context-free grammar."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar, NamedTuple
@@ -102,7 +102,7 @@ class Pcfg(AbstractStructure):
                     f"nonterminals in `roots`, but has {tuple(tensor.shape)}. Symbols are the K nonterminals, then the "
                     f"{T} preterminals."
                 )
-        check.lengths("lengths", self.lengths, batch, N, "words")
+        self.check_fields(batch, named.terms.shape[-2:])
 
     def tensors(self, scores: Scores) -> tuple[Tensor, ...]:
         terms, rules, roots, *rest = scores
@@ -114,6 +114,10 @@ class Pcfg(AbstractStructure):
         if roots.dim() == 1:
             roots = roots.expand(*batch, K)
         return terms, rules, roots, spans
+
+    @staticmethod
+    def limits(event: Sequence[int], fields: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
+        return {"lengths": (event[0], "words")}
 
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
         return {"lengths": self.expanded("lengths", tensors, default=tensors[0].shape[-2])}

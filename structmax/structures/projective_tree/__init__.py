@@ -1,12 +1,12 @@
 """Projective dependency trees."""
 
 import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from structmax import check
 from structmax.contract import AbstractStructure, Scores
 from structmax.numerics.arcs import ArcConventions, check_arcs, decode_arcs, encode_arcs, usable
 
@@ -61,8 +61,11 @@ class ProjectiveTree(ArcConventions, AbstractStructure):
     def check(self, scores: Scores) -> None:
         check_arcs("ProjectiveTree", scores, self.labelled, "N + 1", "row 0 for the root and N words")
         assert isinstance(scores, Tensor)
-        words = scores.shape[-2 - self.labelled] - 1
-        check.lengths("lengths", self.lengths, self.batch_shape(scores), words, "words without the root")
+        self.check_fields(scores.shape[: -self.event_dim], scores.shape[-self.event_dim :])
+
+    @staticmethod
+    def limits(event: Sequence[int], fields: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
+        return {"lengths": (event[0] - 1, "words without the root")}
 
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
         words = tensors[0].shape[-2 - self.labelled] - 1

@@ -1,6 +1,6 @@
 """Segmentations of a sequence into labelled segments."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar, NamedTuple
@@ -89,12 +89,16 @@ class SemiMarkov(AbstractStructure):
                 f"`pairwise` should have the dtype of `segment`, {segment.dtype}, but has {pairwise.dtype}. "
                 "Try `pairwise.to(segment.dtype)`."
             )
-        check.lengths("lengths", self.lengths, batch, N, "positions")
+        self.check_fields(batch, segment.shape[-3:])
 
     def tensors(self, scores: Scores) -> tuple[Tensor, ...]:
         segment, pairwise = scores
         batch = segment.shape[:-3]
         return segment, pairwise.expand(*batch, *pairwise.shape) if pairwise.dim() == 2 else pairwise
+
+    @staticmethod
+    def limits(event: Sequence[int], fields: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
+        return {"lengths": (event[0], "positions")}
 
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
         return {"lengths": self.expanded("lengths", tensors, default=tensors[0].shape[-3])}

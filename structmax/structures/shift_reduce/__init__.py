@@ -1,6 +1,6 @@
 """Transition sequences that build binary trees."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -53,7 +53,11 @@ class ShiftReduce(AbstractStructure):
                 "`scores` of a ShiftReduce should have shape (…, 2N − 1, 2), for shift and reduce at each step, but "
                 f"have {tuple(scores.shape)}."
             )
-        check.lengths("lengths", self.lengths, scores.shape[:-2], (scores.shape[-2] + 1) // 2, "leaves")
+        self.check_fields(scores.shape[:-2], scores.shape[-2:])
+
+    @staticmethod
+    def limits(event: Sequence[int], fields: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
+        return {"lengths": ((event[0] + 1) // 2, "leaves")}
 
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
         return {"lengths": self.expanded("lengths", tensors, default=(tensors[0].shape[-2] + 1) // 2)}

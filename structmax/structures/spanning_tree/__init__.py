@@ -1,12 +1,12 @@
 """Spanning trees: of a directed graph from its root, or of an undirected graph."""
 
 import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from structmax import check
 from structmax.contract import AbstractStructure, Scores, families
 from structmax.numerics.arcs import (
     ArcConventions,
@@ -85,15 +85,15 @@ class SpanningTree(ArcConventions, AbstractStructure):
         return 3 if self.labelled else 2
 
     def check(self, scores: Scores) -> None:
-        size, rows, what = (
-            ("N + 1", "row 0 for the root and N words", "words without the root")
-            if self.directed
-            else ("N", "a row for each node", "nodes")
-        )
+        size, rows = ("N + 1", "row 0 for the root and N words") if self.directed else ("N", "a row for each node")
         check_arcs("SpanningTree", scores, self.labelled, size, rows)
         assert isinstance(scores, Tensor)
-        nodes = scores.shape[-2 - self.labelled]
-        check.lengths("lengths", self.lengths, self.batch_shape(scores), nodes - self.directed, what)
+        self.check_fields(scores.shape[: -self.event_dim], scores.shape[-self.event_dim :])
+
+    @staticmethod
+    def limits(event: Sequence[int], fields: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
+        directed = fields["directed"]
+        return {"lengths": (event[0] - 1, "words without the root") if directed else (event[0], "nodes")}
 
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
         nodes = tensors[0].shape[-2 - self.labelled]

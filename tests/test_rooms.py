@@ -1,0 +1,230 @@
+"""Structures of a user's own: classes of one name, and recursions that point outside of what there is."""
+
+import dataclasses
+import gc
+import re
+
+import pytest
+import torch
+
+import structmax
+from structmax.numerics.hyperedges import Hyperedges, Recursion
+
+
+def coin(weight):
+    """A class made in a function: all of them have one module and one qualified name."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Coin(structmax.AbstractStructure):
+        event_dim = 1
+
+        def check(self, scores):
+            pass
+
+        def enumerate(self, scores):
+            return torch.eye(2, dtype=scores.dtype)
+
+        def decode(self, parts):
+            return parts.argmax(-1)
+
+        def encode(self, index):
+            return torch.nn.functional.one_hot(index, 2).float()
+
+        @staticmethod
+        def log_partition(x):
+            return torch.logaddexp(x[:, 0], x[:, 1]) + weight
+
+    return Coin
+
+
+def ask(scores, structure):
+    return structmax.log_partition(scores, structure)
+
+
+@pytest.mark.parametrize(
+    "asking",
+    [ask, torch.func.vmap(ask, (0, None)), torch.compile(ask, backend="eager")],
+    ids=["eager", "vmap", "compile"],
+)
+def test_classes_of_one_name_keep_their_own_answers(asking):
+    scores = torch.zeros(3, 2)
+    first, second = coin(1.0)(), coin(2.0)()
+    for structure, weight in ((first, 1.0), (second, 2.0), (first, 1.0)):
+        torch.testing.assert_close(asking(scores, structure), torch.full((3,), 2.0).log() + weight)
+
+
+def test_a_second_class_of_one_name_is_spoken_of_by_its_name():
+    _first, second = coin(1.0), coin(2.0)
+    with pytest.raises(structmax.Refusal, match=r"^Coin cannot answer `sample`"):
+        structmax.sample(torch.zeros(2), second())
+
+
+def test_classes_nobody_holds_are_let_go():
+    def rooms():
+        gc.collect()
+        return sum("coin.<locals>" in room for room in structmax.AbstractStructure.registry)
+
+    before = rooms()
+    for _ in range(3):
+        ask(torch.zeros(1, 2), coin(1.0)())
+    assert rooms() == before
+
+
+def listing(head, tails, parts, nodes, goal):
+    """A structure whose recursion lists these edges, with a goal that may depend on lengths."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Mine(structmax.AbstractStructure):
+        lengths: torch.Tensor
+        event_dim = 1
+        per_instance = ("lengths",)
+
+        def check(self, scores):
+            pass
+
+        def enumerate(self, scores):
+            raise NotImplementedError
+
+        decode = encode = enumerate
+
+        @staticmethod
+        def recursion(x, lengths):
+            columns = torch.tensor(head), torch.tensor(tails).unsqueeze(1), torch.tensor(parts).unsqueeze(1)
+            return Recursion(Hyperedges.of(*columns, nodes), goal(lengths))
+
+    return Mine
+
+
+@pytest.mark.parametrize(
+    ("head", "tails", "parts", "nodes", "goal", "says"),
+    [
+        (
+            [0, 1],
+            [-1, 0],
+            [0, 1],
+            2,
+            lambda n: n,
+            "`goal` should be between 0 and 1, the last of 2 nodes, but lie between 9 and 9.",
+        ),
+        ([0, 1], [-1, 0], [0, 1], 2, lambda n: n - 10, "but lie between -1 and -1."),
+        (
+            [0, 1],
+            [-1, 0],
+            [0, 1],
+            2,
+            lambda n: n[:1].expand(3),
+            "`goal` should have shape (2,), one node for each instance, but has (3,).",
+        ),
+        (
+            [0, 1],
+            [-1, 0],
+            [0, 7],
+            2,
+            lambda n: n - 8,
+            "parts should be between −1 and 2, for 3 scores, but edge 1 has 7.",
+        ),
+        (
+            [0, 1],
+            [-1, 0],
+            [0, -2],
+            2,
+            lambda n: n - 8,
+            "`parts` should be between −1, for none, and 2147483646, but edge 1 has -2.",
+        ),
+        ([0, 1], [-1, 0], [0, 2**32], 2, lambda n: n - 8, "but edge 1 has 4294967296."),
+        (
+            [0, 1],
+            [-1, -5],
+            [0, 1],
+            2,
+            lambda n: n - 8,
+            "`tails` should be between −1, for none, and 2147483646, but edge 1 has -5.",
+        ),
+        (
+            [0, 1],
+            [-1, 1],
+            [0, 1],
+            2,
+            lambda n: n - 8,
+            "`tails` should come before `head` in the order of the nodes, but edge 1",
+        ),
+        (
+            [0, 5],
+            [-1, 0],
+            [0, 1],
+            2,
+            lambda n: n - 9,
+            "heads should be nodes between 0 and 1, with each of the 2 edges at one of them",
+        ),
+        (
+            [0, -1],
+            [-1, -1],
+            [0, 1],
+            2,
+            lambda n: n - 9,
+            "heads should be nodes between 0 and 1, with each of the 2 edges at one of them",
+        ),
+    ],
+)
+@pytest.mark.parametrize("backend", ["numba", "reference"])
+def test_a_recursion_that_points_outside_is_refused(head, tails, parts, nodes, goal, says, backend):
+    structure = listing(head, tails, parts, nodes, goal)(torch.tensor([9, 9]))
+    with pytest.raises(ValueError, match=re.escape(says)) as caught:
+        structmax.log_partition(torch.zeros(2, 3), structure, backend=backend)
+    assert str(caught.value).startswith("In the `recursion` of Mine, ")
+
+
+def test_edges_are_int32():
+    @dataclasses.dataclass(frozen=True)
+    class Wide(listing([0], [-1], [0], 1, None)):
+        @staticmethod
+        def recursion(x, lengths):
+            return Recursion(Hyperedges(torch.tensor([0, 1]), torch.tensor([[-1]]), torch.tensor([[0]])), lengths)
+
+    with pytest.raises(TypeError, match=r"`first` should be int32, but is torch.int64. Try Hyperedges.of."):
+        structmax.log_partition(torch.zeros(2, 3), Wide(torch.tensor([0, 0])))
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"part": torch.tensor([0, -2])}, "`part` should be between −1, for none, and 2147483646, but edge 1 has -2."),
+        ({"part": torch.tensor([[0, 0], [1, 2**31]])}, "but edge 1 has 2147483648."),
+        ({"part": torch.tensor([0, 2**32 + 1])}, "but edge 1 has 4294967297."),
+        (
+            {"tails": torch.tensor([-1, -7])},
+            "`tails` should be between −1, for none, and 2147483646, but edge 1 has -7.",
+        ),
+        ({"tails": torch.tensor([-(2**32), 0])}, "but edge 0 has -4294967296."),
+        ({"head": torch.tensor([0, 2**31])}, "`head` should be between −1, for none, and 2147483646, but edge 1 has"),
+        ({"goal": torch.tensor([2])}, "`goal` should be a node, between 0 and 1"),
+    ],
+)
+def test_a_hypergraph_with_ids_out_of_range_is_refused(fields, says):
+    edges = {"head": torch.tensor([0, 1]), "tails": torch.tensor([-1, 0])}
+    with pytest.raises(ValueError, match=re.escape(says)):
+        structmax.Hypergraph(**(edges | fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"source": -1}, "`source` should be a whole number ≥ 0, but is -1."),
+        ({"sink": -1}, "`sink` should be a whole number ≥ 0, but is -1."),
+        ({"edges": torch.tensor([[0, 1], [-1, 1]])}, "`edges` should be between nodes 0, 1, …, but hold -1."),
+    ],
+)
+def test_a_lattice_with_negative_nodes_is_refused(fields, says):
+    with pytest.raises(ValueError, match=re.escape(says)):
+        structmax.Lattice(**({"edges": torch.tensor([[0, 1]]), "source": 0, "sink": 1} | fields))
+
+
+def test_a_hypergraph_of_bytes_is_one_of_integers():
+    columns = torch.tensor([0, 1]), torch.tensor([[-1], [0]]), torch.tensor([0, 1])
+    bytes_ = tuple(t.to(torch.int8) for t in columns)
+    x = torch.randn(2)
+    for hypergraph in (
+        structmax.Hypergraph(*columns),
+        structmax.Hypergraph(*bytes_, goal=torch.tensor(1).to(torch.uint8)),
+    ):
+        torch.testing.assert_close(structmax.log_partition(x, hypergraph, backend="reference"), x.sum())
