@@ -67,6 +67,12 @@ class BinaryTree(AbstractStructure):
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
         return {"lengths": self.expanded("lengths", tensors, default=tensors[0].shape[-self.event_dim])}
 
+    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        (x,) = tensors
+        leaf = torch.arange(x.shape[-self.event_dim], device=x.device)
+        spans = (leaf.unsqueeze(-1) <= leaf) & (leaf < self.fields(tensors)["lengths"][..., None, None])
+        return (spans.unsqueeze(-1) if self.labelled else spans,)
+
     def noise_size(self, scores: Scores) -> int:
         # One number for each span of more than two leaves, and one for each label if there is a choice.
         event = self.tensors(scores)[0].shape[-self.event_dim :]

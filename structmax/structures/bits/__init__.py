@@ -42,6 +42,10 @@ class Bits(AbstractStructure):
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
         return {"lengths": self.expanded("lengths", tensors, default=tensors[0].shape[-1])}
 
+    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        (x,) = tensors
+        return (torch.arange(x.shape[-1], device=x.device) < self.fields(tensors)["lengths"].unsqueeze(-1),)
+
     def noise_size(self, scores: Scores) -> int:
         return self.tensors(scores)[0].shape[-1]
 

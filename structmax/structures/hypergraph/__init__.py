@@ -55,6 +55,9 @@ class Hypergraph(AbstractStructure):
     # made of the fields once: the edges by head, and the number of parts they use
     grouped: ClassVar[Hyperedges]
     size: ClassVar[int]
+    # and which of them the derivations of each of the different goals use, (G, size), with each instance's row
+    used: ClassVar[Tensor]
+    row: ClassVar[Tensor]
 
     def __post_init__(self) -> None:
         check.hyperedges(self.head, self.tails, self.part)
@@ -68,6 +71,9 @@ class Hypergraph(AbstractStructure):
         with outside_transforms():
             object.__setattr__(self, "grouped", self._grouped())
             object.__setattr__(self, "size", int(self.grouped.parts.max()) + 1)
+            goals, row = goal.cpu().unique(return_inverse=True)
+            object.__setattr__(self, "used", self.grouped.used(goals, self.size))
+            object.__setattr__(self, "row", row.to(goal.device))
 
     @classmethod
     def from_function(cls, edges: Callable[..., Iterator[tuple[int, ...]]], *sizes: int, goal: Any = None) -> Any:
@@ -113,6 +119,11 @@ class Hypergraph(AbstractStructure):
 
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
         return {**self.grouped._asdict(), "goal": self.expanded("goal", tensors)}
+
+    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        (x,) = tensors
+        rows = self.expanded("row", tensors)
+        return (torch.nn.functional.pad(self.used.to(x.device)[rows], (0, x.shape[-1] - self.size)),)
 
     def noise_size(self, scores: Scores) -> int:
         return max(1, self._decisions)

@@ -42,6 +42,8 @@ class Lattice(AbstractStructure):
     # made of the fields once: the edges by head, and the sink among the nodes in order
     grouped: ClassVar[Hyperedges]
     goal: ClassVar[Tensor]
+    # and which edges some path takes, (E,)
+    used: ClassVar[Tensor]
 
     def __post_init__(self) -> None:
         if not isinstance(self.edges, Tensor) or self.edges.dim() != 2 or self.edges.shape[1] != 2:
@@ -52,6 +54,7 @@ class Lattice(AbstractStructure):
         with outside_transforms():
             object.__setattr__(self, "grouped", self._grouped())
             object.__setattr__(self, "goal", self._order[self.sink].clone())
+            object.__setattr__(self, "used", self.grouped.used(self.goal.unsqueeze(0), len(self.edges))[0])
 
     @functools.cached_property
     def _order(self) -> Tensor:
@@ -98,6 +101,9 @@ class Lattice(AbstractStructure):
 
     def at(self, index: tuple[int, ...], batch: Any) -> "Lattice":
         return self
+
+    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (self.used.to(tensors[0].device),)
 
     def noise_size(self, scores: Scores) -> int:
         return max(1, self._decisions)

@@ -154,6 +154,22 @@ class MonotoneAlignment(AbstractStructure):
             "band": N + M if self.band is None else min(self.band, N + M),
         }
 
+    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        fields = self.fields(tensors)
+        n, m = (fields[name][..., None, None] for name in ("rows", "columns"))
+        # a whole path ends at a place in the band
+        reaches = self.local | ((n - m).abs() <= fields["band"])
+        found = []
+        for tensor, (down, right) in zip(tensors, MOVES, strict=False):
+            i = torch.arange(tensor.shape[-2], device=tensor.device).unsqueeze(-1)
+            j = torch.arange(tensor.shape[-1], device=tensor.device)
+            # A gap of a local alignment has matches on both sides.
+            margin = int(self.local and (down, right) != MOVES[0])
+            inside = (i >= margin) & (j >= margin) & (i + down + margin <= n) & (j + right + margin <= m)
+            near = ((i - j).abs() <= fields["band"]) & ((i + down - j - right).abs() <= fields["band"])
+            found.append(inside & near & reaches)
+        return tuple(found)
+
     def noise_size(self, scores: Scores) -> int:
         N, M = self.tensors(scores)[0].shape[-2:]
         return max(1, N + M + self.local)

@@ -118,6 +118,17 @@ class Pcfg(AbstractStructure):
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
         return {"lengths": self.expanded("lengths", tensors, default=tensors[0].shape[-2])}
 
+    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        terms, rules, roots, _ = tensors
+        word = torch.arange(terms.shape[-2], device=terms.device)
+        lengths = self.fields(tensors)["lengths"].unsqueeze(-1)
+        some = lengths > 1
+        # as many words as a rule takes: two under a nonterminal, one under a preterminal
+        fewest = 1 + (torch.arange(rules.shape[-1], device=terms.device) < roots.shape[-1]).long()
+        enough = fewest.unsqueeze(-1) + fewest <= lengths[..., None, None]
+        within = (word.unsqueeze(-1) < word) & (word < lengths.unsqueeze(-1))
+        return ((word < lengths) & some).unsqueeze(-1), enough, some, within.unsqueeze(-1)
+
     def noise_size(self, scores: Scores) -> int:
         # One number for the root, then for each of N − 1 spans one for its rule and one for its split.
         return 2 * self.tensors(scores)[0].shape[-2] - 1

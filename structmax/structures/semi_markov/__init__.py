@@ -99,6 +99,16 @@ class SemiMarkov(AbstractStructure):
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
         return {"lengths": self.expanded("lengths", tensors, default=tensors[0].shape[-3])}
 
+    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        segment, pairwise = tensors
+        N, W = segment.shape[-3:-1]
+        lengths = self.fields(tensors)["lengths"].unsqueeze(-1)
+        position = torch.arange(N, device=segment.device)
+        last = position.unsqueeze(-1) + torch.arange(W, device=segment.device)
+        here = position < lengths
+        pairs = here[..., 1:] if pairwise.dim() > segment.dim() - 1 else here[..., 1:].any(-1)
+        return (last < lengths.unsqueeze(-1)).unsqueeze(-1), pairs[..., None, None]
+
     def noise_size(self, scores: Scores) -> int:
         # A number for the last label, then one for each width and for each label before.
         return 2 * self.tensors(scores)[0].shape[-3]

@@ -58,6 +58,13 @@ class ShiftReduce(AbstractStructure):
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
         return {"lengths": self.expanded("lengths", tensors, default=(tensors[0].shape[-2] + 1) // 2)}
 
+    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        (x,) = tensors
+        step = torch.arange(x.shape[-2], device=x.device)
+        leaves = self.fields(tensors)["lengths"].unsqueeze(-1)
+        shift = (step < 2 * leaves - 2) | ((step == 0) & (leaves > 0))
+        return (torch.stack([shift, (step >= 2) & (step < 2 * leaves - 1)], -1),)
+
     def noise_size(self, scores: Scores) -> int:
         # Sequences are drawn from their end: the first three steps and the last one leave no choice.
         return max(1, self.tensors(scores)[0].shape[-2] - 4)

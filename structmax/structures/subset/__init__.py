@@ -66,6 +66,13 @@ class Subset(AbstractStructure):
         lengths = self.expanded("lengths", tensors, default=tensors[0].shape[-1])
         return {"lengths": lengths, "size": self.size, "exact": self.at_most is None}
 
+    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        (x,) = tensors
+        lengths = self.fields(tensors)["lengths"].unsqueeze(-1)
+        # Of fewer items than have to be in there is no subset.
+        enough = lengths >= (self.size if self.at_most is None else 0)
+        return ((torch.arange(x.shape[-1], device=x.device) < lengths) & enough & (self.size > 0),)
+
     def noise_size(self, scores: Scores) -> int:
         """One number for each item, and with `at_most` one for how many."""
         return self.tensors(scores)[0].shape[-1] + (self.k is None)
