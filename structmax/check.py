@@ -125,6 +125,33 @@ def lengths(name: str, given: object, batch: Sequence[int], size: int, what: str
     between(name, given, size, f"the number of {what}")
 
 
+def inside(lengths: Tensor | None, size: int, like: Tensor) -> Tensor | None:
+    """True at the first `lengths` of `size` places, one row for each instance; None where there is no padding."""
+    if lengths is None:
+        return None
+    return torch.arange(size, device=like.device) < lengths.to(like.device).unsqueeze(-1)
+
+
+def encodable(
+    name: str, given: Tensor, valid: Tensor, real: Tensor | None, wanted: str, hint: str, *, columns: bool = False
+) -> Tensor:
+    """Which entries (…, n) of what `encode` is given it should mark: the valid ones that are no padding.
+
+    Padding, where `real` is False, may hold anything. Whatever else is not valid is refused, but for instances of −1
+    alone: so `decode` writes that nothing is feasible. With `columns` an entry is a row, the last dimension of `given`.
+    """
+    here = valid if real is None else valid & real
+    if readable(here):
+        counts = torch.ones_like(here) if real is None else real.expand_as(here)
+        none = (given == -1).all(-1) if columns else given == -1
+        wrong = counts & ~valid & ~(none | ~counts).all(-1, keepdim=True)
+        if bool(wrong.any()):
+            event = given.shape[-1:] if columns else ()
+            found = given.expand(*wrong.shape, *event)[wrong][0].tolist()
+            raise ValueError(f"`{name}` should {wanted}, but hold {found}.{hint}")
+    return here
+
+
 def hyperedges(head: Tensor, tails: Tensor, part: Tensor | None) -> None:
     """Integer tensors head (E,), tails (E, T) or (E,), part (E,) or (E, K), with tails before heads."""
     for name, tensor in (("head", head), ("tails", tails), ("part", part)):

@@ -150,9 +150,7 @@ class CRF(nn.Module):
         half, scores = narrow(scores), widened(scores)
         values, parts = topk(scores, chain, k)
         log_probs = _log_probability(values, log_partition(scores, chain))
-        return BestTags(
-            log_probs if half is None else log_probs.to(half), self._as_given(chain.decode(parts), ahead=1)
-        )
+        return BestTags(log_probs if half is None else log_probs.to(half), self._as_given(chain.decode(parts), ahead=1))
 
     def marginals(self, emissions: Tensor, mask: Tensor | None = None) -> Tensor:
         """The probability of each tag at each step, shaped like `emissions`; 0 at steps left out. Differentiable."""

@@ -50,7 +50,6 @@ class Hyperedges(NamedTuple):
             torch.tensor(head, dtype=torch.int64), self.tails[index], self.parts[index], len(derivable)
         )
 
-
     def used(self, goals: Tensor, size: int) -> Tensor:
         """Which of `size` parts the derivations of each goal (G,) use: (G, size) bool."""
         first, tails, parts = (t.numpy() for t in self)

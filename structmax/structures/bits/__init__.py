@@ -61,5 +61,7 @@ class Bits(AbstractStructure):
         return tensor > 0
 
     def encode(self, mask: Tensor) -> Tensor:  # type: ignore[override]
-        """Parts (…, n) of a bool mask (…, n)."""
-        return mask.to(torch.get_default_dtype())
+        """Parts (…, n) of a bool mask (…, n), which may hold anything past the lengths."""
+        check.boolean("mask", mask, ", True for the items that are in")
+        real = check.inside(self.lengths, mask.shape[-1], mask)
+        return (mask if real is None else mask & real).to(torch.get_default_dtype())

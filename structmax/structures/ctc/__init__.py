@@ -145,5 +145,10 @@ class Ctc(AbstractStructure):
         return torch.where((tensor > 0).any(-1), tensor.argmax(-1), -1)
 
     def encode(self, symbols: Tensor, V: int) -> Tensor:  # type: ignore[override]
-        """Parts (…, T, V) of the symbols of frames (…, T); zeros for −1."""
-        return (torch.arange(V, device=symbols.device) == symbols.unsqueeze(-1)).to(torch.get_default_dtype())
+        """Parts (…, T, V) of the symbols of frames (…, T), which may hold anything past the lengths."""
+        check.whole_numbers("symbols", symbols)
+        real = check.inside(self.lengths, symbols.shape[-1], symbols)
+        wanted = f"lie between 0 and {V - 1} at every frame that counts"
+        hint = " Try Ctc(labels, lengths) to tell frames from padding."
+        here = check.encodable("symbols", symbols, (symbols >= 0) & (symbols < V), real, wanted, hint).unsqueeze(-1)
+        return (here & (torch.arange(V, device=symbols.device) == symbols.unsqueeze(-1))).to(torch.get_default_dtype())

@@ -151,12 +151,20 @@ class Hypergraph(AbstractStructure):
         return torch.stack(rows).to(x) if rows else x.new_zeros(0, len(x))
 
     def decode(self, parts: Scores) -> list[Any]:
-        """The indices of the parts in use, in nested lists by the leading dimensions."""
+        """The indices of the parts in use, each as often as it is used, in nested lists by the leading dimensions."""
         (tensor,) = self.tensors(parts)
-        return tensor.nonzero().squeeze(-1).tolist() if tensor.dim() == 1 else [self.decode(t) for t in tensor]
+        if tensor.dim() > 1:
+            return [self.decode(t) for t in tensor]
+        return torch.arange(len(tensor), device=tensor.device).repeat_interleave(tensor.long()).tolist()
 
     def encode(self, indices: list[Any], size: int) -> Tensor:  # type: ignore[override]
         """Parts (…, size) from what `decode` returns."""
         if indices and isinstance(indices[0], list):
             return torch.stack([self.encode(row, size) for row in indices])
+        wrong = next((index for index in indices if not 0 <= index < size), None)
+        if wrong is not None:
+            raise ValueError(
+                f"`indices` should be parts from 0 to {size - 1}, but hold {wrong}. "
+                "Try `encode(indices, size)` with the size of the scores."
+            )
         return torch.bincount(torch.tensor(indices, dtype=torch.int64), minlength=size).to(torch.get_default_dtype())

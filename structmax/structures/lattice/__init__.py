@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from structmax import check
 from structmax.contract import AbstractStructure, Scores, outside_transforms
 from structmax.numerics.hyperedges import Hyperedges, listed, most_decisions
 
@@ -138,6 +139,10 @@ class Lattice(AbstractStructure):
 
     def encode(self, path: Tensor) -> Tensor:  # type: ignore[override]
         """Parts (…, E) of edge indices (…, L), in any order, −1 for none."""
-        parts = torch.zeros(*path.shape[:-1], len(self.edges) + 1)
-        parts.scatter_(-1, torch.where(path < 0, len(self.edges), path), 1.0)
-        return parts[..., :-1]
+        check.whole_numbers("path", path)
+        count = len(self.edges)
+        valid = (path >= -1) & (path < count)
+        wanted = f"be edges from 0 to {count - 1}, or −1 for none"
+        here = check.encodable("path", path, valid, None, wanted, " Try the rows of `edges`, counted from 0.")
+        parts = torch.zeros(*path.shape[:-1], count + 1, device=path.device)
+        return parts.scatter_(-1, torch.where(here & (path >= 0), path, count), 1.0)[..., :-1]

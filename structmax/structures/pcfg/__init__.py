@@ -167,15 +167,16 @@ class Pcfg(AbstractStructure):
     def encode(self, nodes: Any, scores: Scores) -> PcfgParts:  # type: ignore[override]
         """Parts of nodes as `decode` returns them, in any order, shaped for `scores`, whose values do not matter."""
         tensors = self.tensors(scores)
-        event = [t.shape[t.dim() - d :] for t, d in zip(tensors, (2, 3, 1, 3), strict=True)]
+        terms, rules, roots, spans = (
+            t.new_zeros(t.shape[t.dim() - d :]) for t, d in zip(tensors, (2, 3, 1, 3), strict=True)
+        )
         if nodes and isinstance(nodes[0], list):
-            every = [
-                self.encode(one, tuple(t.new_zeros(e) for t, e in zip(tensors, event, strict=True))) for one in nodes
-            ]
+            one = PcfgParts(terms, rules, roots, spans)
+            every = [self.at((n,), (len(nodes),)).encode(parse, one) for n, parse in enumerate(nodes)]
             return PcfgParts(*(torch.stack(column) for column in zip(*every, strict=True)))
-        terms, rules, roots, spans = (t.new_zeros(e) for t, e in zip(tensors, event, strict=True))
         K = roots.shape[0]
         symbol = {(i, j): a for i, j, a in nodes}
+        self._check_nodes(symbol, *terms.shape, K)
         for (i, j), a in symbol.items():
             if i == j:
                 terms[i, a - K] = 1
@@ -186,6 +187,29 @@ class Pcfg(AbstractStructure):
         if symbol:
             roots[symbol[min(symbol, key=lambda span: (span[0], -span[1]))]] = 1
         return PcfgParts(terms, rules, roots, spans)
+
+    def _check_nodes(self, symbol: dict[tuple[int, int], int], N: int, T: int, K: int) -> None:
+        """Nodes inside of the sentence, with symbols of their kind, each over two others: a whole parse, or nothing."""
+        n = N if self.lengths is None else int(self.lengths)
+        for (i, j), a in symbol.items():
+            low, high, kind = (K, K + T, "preterminals") if i == j else (0, K, "nonterminals")
+            if not (0 <= i <= j < n and low <= a < high):
+                raise ValueError(
+                    f"`nodes` should be (first word, last word, symbol) with words from 0 to {n - 1} and, over "
+                    f"{'one word' if i == j else 'several words'}, {kind} from {low} to {high - 1}, "
+                    f"but hold {(i, j, a)}. Try Pcfg(lengths) for shorter sentences."
+                )
+        bare = [
+            (i, j)
+            for i, j in symbol
+            if i < j and not any((i, k) in symbol and (k + 1, j) in symbol for k in range(i, j))
+        ]
+        if symbol and (bare or (0, n - 1) not in symbol or len(symbol) != 2 * n - 1):
+            missing = f"{bare[0]} has no two children" if bare else f"{len(symbol)} nodes are no parse of {n} words"
+            raise ValueError(
+                f"`nodes` should be the 2n − 1 nodes of a binary tree over n words, but {missing}. "
+                "Try the nodes `decode` returns."
+            )
 
 
 def _parses(i: int, j: int, K: int, T: int) -> Iterator[list[tuple[int, ...]]]:
