@@ -360,12 +360,16 @@ def no_nan(name: str, tensor: Tensor) -> None:
         )
 
 
-def zeros_and_ones(name: str, parts: Tensor, scores: Tensor) -> None:
-    """Parts that broadcast with the scores and hold zeros and ones; reads values."""
+def zeros_and_ones(name: str, parts: Tensor, scores: Tensor, counts: bool = False) -> None:
+    """Parts that broadcast with the scores and hold zeros and ones, or counts; reads values."""
     if not (broadcasts(parts.shape, scores.shape) or broadcasts(scores.shape, parts.shape)):
         raise ValueError(
             f"`{name}` should have the scores' shape {tuple(scores.shape)} behind any sample shape, "
             f"but has {tuple(parts.shape)}. `structure.encode` makes parts from labels."
         )
-    if not bool(((parts == 0) | (parts == 1)).all()):
-        raise ValueError(f"`{name}` should be made of zeros and ones. `structure.encode` makes parts from labels.")
+    allowed = (parts >= 0) & (parts == parts.round()) if counts else (parts == 0) | (parts == 1)
+    if not bool(allowed.all()):
+        raise ValueError(
+            f"`{name}` should be made of {'counts: 0, 1, 2, …' if counts else 'zeros and ones'}, but holds "
+            f"{parts[~allowed][0]:g}. `structure.encode` makes parts from labels."
+        )

@@ -164,6 +164,10 @@ class AbstractStructure(ABC):
         """
         return None
 
+    def counts(self, tensors: tuple[Tensor, ...]) -> tuple[bool, ...]:
+        """Which part tensors count how often a part is used, where it may be more than once: a matrix for all steps."""
+        return (False,) * len(tensors)
+
     def tensors(self, scores: Scores) -> tuple[Tensor, ...]:
         """The part tensors in order."""
         return (scores,) if isinstance(scores, Tensor) else tuple(scores)

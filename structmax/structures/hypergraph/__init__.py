@@ -125,6 +125,9 @@ class Hypergraph(AbstractStructure):
         rows = self.expanded("row", tensors)
         return (torch.nn.functional.pad(self.used.to(x.device)[rows], (0, x.shape[-1] - self.size)),)
 
+    def counts(self, tensors: tuple[Tensor, ...]) -> tuple[bool, ...]:
+        return (True,)
+
     def noise_size(self, scores: Scores) -> int:
         return max(1, self._decisions)
 

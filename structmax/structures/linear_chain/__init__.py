@@ -165,6 +165,10 @@ class LinearChain(AbstractStructure):
         pairs = here[..., 1:] if pairwise.dim() > unary.dim() else here[..., 1:].any(-1)
         return here.unsqueeze(-1), pairs[..., None, None]
 
+    def counts(self, tensors: tuple[Tensor, ...]) -> tuple[bool, ...]:
+        unary, pairwise = tensors
+        return False, pairwise.dim() == unary.dim()
+
     def noise_size(self, scores: Scores) -> int:
         # One number for each label.
         return scores[0].shape[-2]

@@ -1,7 +1,7 @@
 """Parses of a context-free grammar."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar, NamedTuple
 
@@ -129,6 +129,9 @@ class Pcfg(AbstractStructure):
         within = (word.unsqueeze(-1) < word) & (word < lengths.unsqueeze(-1))
         return ((word < lengths) & some).unsqueeze(-1), enough, some, within.unsqueeze(-1)
 
+    def counts(self, tensors: tuple[Tensor, ...]) -> tuple[bool, ...]:
+        return False, True, False, False
+
     def noise_size(self, scores: Scores) -> int:
         # One number for the root, then for each of N − 1 spans one for its rule and one for its split.
         return 2 * self.tensors(scores)[0].shape[-2] - 1
@@ -172,7 +175,8 @@ class Pcfg(AbstractStructure):
         )
         if nodes and isinstance(nodes[0], list):
             one = PcfgParts(terms, rules, roots, spans)
-            every = [self.at((n,), (len(nodes),)).encode(parse, one) for n, parse in enumerate(nodes)]
+            lengths = [None] * len(nodes) if self.lengths is None else self.lengths.expand(_sizes(nodes))
+            every = [replace(self, lengths=n).encode(parse, one) for parse, n in zip(nodes, lengths, strict=True)]
             return PcfgParts(*(torch.stack(column) for column in zip(*every, strict=True)))
         K = roots.shape[0]
         symbol = {(i, j): a for i, j, a in nodes}
@@ -210,6 +214,11 @@ class Pcfg(AbstractStructure):
                 f"`nodes` should be the 2n − 1 nodes of a binary tree over n words, but {missing}. "
                 "Try the nodes `decode` returns."
             )
+
+
+def _sizes(nested: Any) -> list[int]:
+    """How long lists of lists are, down to the nodes."""
+    return [len(nested), *_sizes(nested[0])] if nested and isinstance(nested[0], list) else []
 
 
 def _parses(i: int, j: int, K: int, T: int) -> Iterator[list[tuple[int, ...]]]:

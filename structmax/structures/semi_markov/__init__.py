@@ -109,6 +109,10 @@ class SemiMarkov(AbstractStructure):
         pairs = here[..., 1:] if pairwise.dim() > segment.dim() - 1 else here[..., 1:].any(-1)
         return (last < lengths.unsqueeze(-1)).unsqueeze(-1), pairs[..., None, None]
 
+    def counts(self, tensors: tuple[Tensor, ...]) -> tuple[bool, ...]:
+        segment, pairwise = tensors
+        return False, pairwise.dim() < segment.dim()
+
     def noise_size(self, scores: Scores) -> int:
         # A number for the last label, then one for each width and for each label before.
         return 2 * self.tensors(scores)[0].shape[-3]
