@@ -72,6 +72,11 @@ class Distribution(torch.distributions.Distribution):
         """Of each part: μ(1 − μ), or for counts the derivative of μ by the part's own score."""
         return _variance(self.scores, self.structure)
 
+    @property
+    def stddev(self) -> Any:
+        """The square root of the variance of each part."""
+        return self.structure.parts(tuple(v.sqrt() for v in self.structure.tensors(self.variance)))
+
     def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Any:  # type: ignore[override]
         return sample(self.scores, self.structure, sample_shape, generator=generator)
 
