@@ -288,7 +288,8 @@ def normmax_loss(
     """
 
     def value(x: Tensor, index: Tensor) -> Tensor:
-        x = widened(x)
+        # an ignored row may hold anything
+        x = widened(x).masked_fill((index == IGNORED).unsqueeze(-1), 0.0)
         ahead = normmax_value(x, alpha, backend)
         chosen = x.gather(-1, index.clamp_min(0).unsqueeze(-1)).squeeze(-1)
         return torch.where(index == IGNORED, 0.0, torch.where(index == NOTHING, ahead, ahead - chosen))
