@@ -160,7 +160,7 @@ class AbstractStructure(ABC):
     def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         """Which parts some structure has, so that the rest is padding: bools that broadcast to the part tensors.
 
-        None, the default, where it takes a search.
+        None, the default, where it takes a search; then the padding of targets should hold 0, for it is counted.
         """
         return None
 

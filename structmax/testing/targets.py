@@ -114,12 +114,16 @@ def law_rounded_once(case: Case, backend: str) -> None:
                 assert bool((want >= -slack).all()), f"{name} in {dtype}: below 0"
         if not all(case.answers(question, backend) for question in _SUMS):
             continue
-        for question, count in ((entropy, 1), (cross_entropy, 2), (kl_divergence, 2)):
-            got, want = (
-                question(*map(case.parts, tensors[:count]), case.structure, backend=backend)
-                for tensors in (narrow, wide)
-            )
-            _rounded(f"{question.__name__} in {dtype}", got, want, dtype)
+        for name, question in _of_two(case, backend):
+            got, want = (question(*map(case.parts, tensors)) for tensors in (narrow, wide))
+            _rounded(f"{name} in {dtype}", got, want, dtype)
+
+
+def _of_two(case: Case, backend: str) -> Iterator[tuple[str, Callable[[Any, Any], Tensor]]]:
+    """Name and function (p, q) of what is asked of one distribution, or of two."""
+    yield "entropy", lambda p, _: entropy(p, case.structure, backend=backend)
+    yield "cross_entropy", lambda p, q: cross_entropy(p, q, case.structure, backend=backend)
+    yield "kl_divergence", lambda p, q: kl_divergence(p, q, case.structure, backend=backend)
 
 
 def _rounded(what: str, got: Tensor, want: Tensor, dtype: torch.dtype) -> None:

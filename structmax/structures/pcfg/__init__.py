@@ -180,7 +180,7 @@ class Pcfg(AbstractStructure):
             return PcfgParts(*(torch.stack(column) for column in zip(*every, strict=True)))
         K = roots.shape[0]
         symbol = {(i, j): a for i, j, a in nodes}
-        self._check_nodes(symbol, *terms.shape, K)
+        self._check_nodes(symbol, terms.shape[0], terms.shape[1], K)
         for (i, j), a in symbol.items():
             if i == j:
                 terms[i, a - K] = 1
