@@ -135,6 +135,33 @@ def lengths(name: str, given: Tensor | None, batch: Sequence[int], size: int, wh
         between(name, given, size, f"the number of {what}")
 
 
+def inside(lengths: Tensor | None, size: int, like: Tensor) -> Tensor | None:
+    """True at the first `lengths` of `size` places, one row for each instance; None where there is no padding."""
+    if lengths is None:
+        return None
+    return torch.arange(size, device=like.device) < lengths.to(like.device).unsqueeze(-1)
+
+
+def encodable(
+    name: str, given: Tensor, valid: Tensor, real: Tensor | None, wanted: str, hint: str, *, columns: bool = False
+) -> Tensor:
+    """Which entries (…, n) of what `encode` is given it should mark: the valid ones that are no padding.
+
+    Padding, where `real` is False, may hold anything. Whatever else is not valid is refused, but for instances of −1
+    alone: so `decode` writes that nothing is feasible. With `columns` an entry is a row, the last dimension of `given`.
+    """
+    here = valid if real is None else valid & real
+    if readable(here):
+        counts = torch.ones_like(here) if real is None else real.expand_as(here)
+        none = (given == -1).all(-1) if columns else given == -1
+        wrong = counts & ~valid & ~(none | ~counts).all(-1, keepdim=True)
+        if bool(wrong.any()):
+            event = given.shape[-1:] if columns else ()
+            found = given.expand(*wrong.shape, *event)[wrong][0].tolist()
+            raise ValueError(f"`{name}` should {wanted}, but hold {found}.{hint}")
+    return here
+
+
 def hyperedges(head: Tensor, tails: Tensor, part: Tensor | None) -> None:
     """Integer tensors head (E,), tails (E, T) or (E,), part (E,) or (E, K), with tails before heads."""
     for name, tensor in (("head", head), ("tails", tails), ("part", part)):
@@ -377,12 +404,16 @@ def no_nan(name: str, tensor: Tensor) -> None:
         )
 
 
-def zeros_and_ones(name: str, parts: Tensor, scores: Tensor) -> None:
-    """Parts that broadcast with the scores and hold zeros and ones; reads values."""
+def zeros_and_ones(name: str, parts: Tensor, scores: Tensor, counts: bool = False) -> None:
+    """Parts that broadcast with the scores and hold zeros and ones, or counts; reads values."""
     if not (broadcasts(parts.shape, scores.shape) or broadcasts(scores.shape, parts.shape)):
         raise ValueError(
             f"`{name}` should have the scores' shape {tuple(scores.shape)} behind any sample shape, "
             f"but has {tuple(parts.shape)}. `structure.encode` makes parts from labels."
         )
-    if not bool(((parts == 0) | (parts == 1)).all()):
-        raise ValueError(f"`{name}` should be made of zeros and ones. `structure.encode` makes parts from labels.")
+    allowed = (parts >= 0) & (parts == parts.round()) if counts else (parts == 0) | (parts == 1)
+    if not bool(allowed.all()):
+        raise ValueError(
+            f"`{name}` should be made of {'counts: 0, 1, 2, …' if counts else 'zeros and ones'}, but holds "
+            f"{parts[~allowed][0]:g}. `structure.encode` makes parts from labels."
+        )

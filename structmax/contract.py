@@ -193,9 +193,13 @@ class AbstractStructure(ABC):
     def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         """Which parts some structure has, so that the rest is padding: bools that broadcast to the part tensors.
 
-        None, the default, where it takes a search.
+        None, the default, where it takes a search; then the padding of targets should hold 0, for it is counted.
         """
         return None
+
+    def counts(self, tensors: tuple[Tensor, ...]) -> tuple[bool, ...]:
+        """Which part tensors count how often a part is used, where it may be more than once: a matrix for all steps."""
+        return (False,) * len(tensors)
 
     def tensors(self, scores: Scores) -> tuple[Tensor, ...]:
         """The part tensors in order."""

@@ -53,9 +53,11 @@ def diagnose(scores: Scores, structure: AbstractStructure | None = None) -> Diag
     problems: list[str] = []
     structure.check(scores)
     tensors = structure.tensors(scores)
-    for position, tensor in enumerate(tensors):
+    # padding may hold anything
+    exists = structure.exists(tensors) or tuple(torch.ones_like(t, dtype=torch.bool) for t in tensors)
+    for position, (tensor, there) in enumerate(zip(tensors, exists, strict=True)):
         name = structure.Parts._fields[position] if structure.Parts else "scores"  # type: ignore[attr-defined]
-        facts |= _look(name, tensor, problems)
+        facts |= _look(name, tensor, there.expand(tensor.shape), problems)
     if not any("NaN" in problem for problem in problems):
         problems += _infeasible(_value(scores, structure))
     return Diagnosis(facts, problems)
@@ -68,10 +70,11 @@ def _value(scores: Scores, structure: AbstractStructure) -> Tensor:
     return log_partition(scores, structure)
 
 
-def _look(name: str, tensor: Tensor, problems: list[str]) -> dict[str, str]:
+def _look(name: str, tensor: Tensor, exists: Tensor, problems: list[str]) -> dict[str, str]:
     check.floating(name, tensor)
     prefix = "" if name == "scores" else f"{name} "
-    finite = tensor[tensor.isfinite()]
+    tensor = tensor.masked_fill(~exists, 0.0)
+    finite = tensor[tensor.isfinite() & exists]
     extent = f"{finite.min():g} to {finite.max():g}" if finite.numel() else "no finite value"
     forbidden = int(tensor.isneginf().sum())
     try:

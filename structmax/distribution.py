@@ -11,8 +11,10 @@ from torch.distributions import constraints, register_kl
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
 from structmax.inference.argmax import argmax
+from structmax.inference.composed import composed
 from structmax.inference.entropy import entropy, kl_divergence, log_prob
 from structmax.inference.log_partition import marginals
+from structmax.inference.question import existing
 from structmax.inference.sample import sample
 
 
@@ -47,12 +49,15 @@ class Distribution(torch.distributions.Distribution):
         first = structure.tensors(self.scores)[0]
         super().__init__(batch, first.shape[len(batch) :], validate_args=validate_args)
         if self._validate_args:
-            for tensor in structure.tensors(scores):
+            tensors = structure.tensors(scores)
+            for tensor in existing(structure, tensors, tensors):
                 check.no_nan("scores", tensor)
 
     @property
     def support(self) -> constraints.Constraint:
-        return constraints.independent(constraints.boolean, self.structure.event_dim)
+        counts = any(self.structure.counts(self.structure.tensors(self.scores)))
+        each = constraints.nonnegative_integer if counts else constraints.boolean
+        return constraints.independent(each, self.structure.event_dim)
 
     @property
     def mode(self) -> Any:
@@ -64,16 +69,23 @@ class Distribution(torch.distributions.Distribution):
 
     @property
     def variance(self) -> Any:
-        """Of each part, a 0/1 variable: μ(1 − μ)."""
-        return self.structure.parts(tuple(mu * (1 - mu) for mu in self.structure.tensors(self.mean)))
+        """Of each part: μ(1 − μ), or for counts the derivative of μ by the part's own score."""
+        return _variance(self.scores, self.structure)
+
+    @property
+    def stddev(self) -> Any:
+        """The square root of the variance of each part."""
+        return self.structure.parts(tuple(v.sqrt() for v in self.structure.tensors(self.variance)))
 
     def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Any:  # type: ignore[override]
         return sample(self.scores, self.structure, sample_shape, generator=generator)
 
     def log_prob(self, value: Scores) -> Tensor:
         if self._validate_args:
-            for given, scores in zip(self.structure.tensors(value), self.structure.tensors(self.scores), strict=True):
-                check.zeros_and_ones("value", given, scores)
+            tensors, given = self.structure.tensors(self.scores), self.structure.tensors(value)
+            each = zip(existing(self.structure, tensors, given), tensors, self.structure.counts(tensors), strict=True)
+            for parts, scores, counts in each:
+                check.zeros_and_ones("value", parts, scores, counts)
         return log_prob(self.scores, self.structure, value)
 
     def entropy(self) -> Tensor:
@@ -102,6 +114,37 @@ class Distribution(torch.distributions.Distribution):
         rank = len(self.batch_shape)
         wide = tuple(t.expand(*batch_shape, *t.shape[rank:]) for t in self.structure.tensors(self.scores))
         return Distribution(self.structure.parts(wide), self.structure, validate_args=False)
+
+
+@composed
+def _variance(scores: Scores, structure: AbstractStructure) -> Any:
+    tensors = structure.tensors(scores)
+    counts = structure.counts(tensors)
+    means = structure.tensors(marginals(scores, structure))
+    return structure.parts(
+        tuple(
+            (_own_slope(tensors, number, structure) if counts[number] else mu * (1 - mu)).clamp_min(0.0)
+            for number, mu in enumerate(means)
+        )
+    )
+
+
+def _own_slope(tensors: tuple[Tensor, ...], number: int, structure: AbstractStructure) -> Tensor:
+    """∂μ_i/∂θ_i, the diagonal of the Hessian of log Z, for the parts of one tensor: in its shape."""
+    event = tensors[number].shape[len(structure.batch_shape(structure.parts(tensors))) :]
+
+    def mean(own: Tensor) -> Tensor:
+        moved = (*tensors[:number], own, *tensors[number + 1 :])
+        return structure.tensors(marginals(structure.parts(moved), structure))[number]
+
+    def slope(direction: Tensor) -> Tensor:
+        along = torch.func.jvp(mean, (tensors[number],), (direction.expand(tensors[number].shape),))[1]
+        return (along * direction).flatten(along.dim() - len(event)).sum(-1)
+
+    size = event.numel()
+    basis = torch.eye(size, dtype=tensors[0].dtype, device=tensors[0].device).reshape(size, *event)
+    slopes = torch.vmap(slope, chunk_size=64)(basis)
+    return slopes.movedim(0, -1).reshape(tensors[number].shape)
 
 
 @register_kl(Distribution, Distribution)

@@ -300,7 +300,7 @@ class Policy:
             action = action.masked_fill(done.gather(0, origin) | values.isneginf(), -1)
             kept.append((origin, action))
             read, height = (t.gather(0, origin) for t in (state.read, state.height))
-            state = Transitions(state.lengths, read, height).step(ShiftReduce().encode(action))
+            state = Transitions(state.lengths, read, height).step(_one_hot(action))
         return TopK(values, self._followed_back(kept, values))
 
     def _followed_back(self, kept: list[tuple[Tensor, Tensor]], values: Tensor) -> Tensor:
@@ -311,4 +311,9 @@ class Policy:
             actions.append(action.gather(0, at))
             at = origin.gather(0, at)
         sequences = torch.stack(actions[::-1], -1).masked_fill(values.isneginf().unsqueeze(-1), -1)
-        return ShiftReduce().encode(sequences).to(values.dtype)
+        return _one_hot(sequences).to(values.dtype)
+
+
+def _one_hot(actions: Tensor) -> Tensor:
+    """(…, 2) of actions (…), zeros for −1."""
+    return (actions.unsqueeze(-1) == torch.arange(2, device=actions.device)).to(torch.get_default_dtype())

@@ -140,3 +140,14 @@ def test_messages(structure, error, message):
 def test_message_for_scores():
     with pytest.raises(ValueError, match=r"shape \(…, T, V\).*scores.transpose\(0, 1\)"):
         structmax.log_partition(torch.zeros(4), Ctc(torch.tensor([1])))
+
+
+def test_which_parts_exist():
+    """By all strings that say the labels: repeated labels, no frame to spare, too few frames."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(40):
+        count, length = (int(torch.randint(high, (1,), generator=generator)) for high in (4, 6))
+        labels = torch.randint(1, 3, (3,), generator=generator)
+        structure = structmax.Ctc(labels, torch.tensor(length), torch.tensor(count))
+        members = structure.enumerate(torch.zeros(5, 3))
+        assert torch.equal(structure.exists((torch.zeros(5, 3),))[0], (members > 0).any(0))

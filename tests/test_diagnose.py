@@ -74,3 +74,10 @@ def test_a_structure_whose_sums_are_refused():
     found = structmax.diagnose(scores, structmax.Matching())
     assert not found
     assert "1 of 2 instances should have a feasible structure" in str(found)
+
+
+def test_padding_is_no_problem():
+    x = torch.tensor([[1.0, torch.nan, torch.inf], [3.0, 4.0, torch.nan]])
+    found = structmax.diagnose(x, structmax.Bits(torch.tensor([1, 2])))
+    assert found
+    assert found.facts["range"] == "1 to 4"

@@ -5,12 +5,14 @@ import math
 import pytest
 import scipy.stats
 import torch
+from cases import CASES
 from mapping_cases import close, normal
 from torch import Tensor
 from torch.distributions import Categorical, OneHotCategorical, kl_divergence
 
 import structmax
 from structmax import Distribution, Simplex
+from structmax.testing import Case
 
 
 def pair(*shape: int, seed: int = 0) -> tuple[Distribution, OneHotCategorical]:
@@ -145,3 +147,78 @@ def test_an_instance_without_a_member() -> None:
     close(p.sample()[0], torch.zeros(3), 0.0)
     close(p.entropy(), [0.0, math.log(3)], 1e-6)
     assert p.log_prob(torch.eye(3)[:2])[0] == -math.inf
+
+
+# --- laws, over every structure that has a distribution ---------------------------------------------------------------
+
+ANSWERING = {
+    name: case
+    for name, case in CASES.items()
+    if all(case.answers(q, "numba") or case.answers(q, "reference") for q in ("log_partition", "sample"))
+}
+
+
+@pytest.mark.parametrize("case", ANSWERING.values(), ids=ANSWERING)
+def test_laws(case: Case) -> None:
+    scores = case.scores()
+    structure = case.structure
+    p = Distribution(case.parts(scores), structure, validate_args=True)
+    prob, members = case.probabilities(scores), case.members(scores)
+    feasible = prob.sum(-1) > 0
+    batch = structure.batch_shape(case.parts(scores))
+    assert p.batch_shape == batch
+    assert p.event_shape == scores[0].shape[len(batch) :]
+    mean = case.mean(prob, scores)
+    close(case.flat(p.mean), mean, 1e-10)
+    variance = (prob.unsqueeze(-1) * (members - mean.unsqueeze(-2)) ** 2).sum(-2)
+    close(case.flat(p.variance), variance, 1e-10)
+    assert not case.flat(p.stddev).isnan().any()
+    close(p.entropy(), -torch.xlogy(prob, prob).sum(-1), 1e-10)
+    best = case.scores_of_members(scores).argmax(-1)
+    mode = case.flat(p.mode)
+    for index in feasible.nonzero().tolist():
+        assert torch.equal(mode[tuple(index)], members[(*index, int(best[tuple(index)]))])
+    # the members of each instance, those that are none left out
+    total = torch.zeros(batch, dtype=torch.float64)
+    for member in members.unbind(-2):
+        real = (member >= 0).all(-1)
+        value = p.log_prob(case.unflat(member.clamp_min(0.0), scores))
+        total += torch.where(real, value.exp(), 0.0)
+    close(total, feasible.double(), 1e-10)
+    draws = case.flat(p.sample((4,), generator=torch.Generator().manual_seed(0)))
+    assert ((draws.unsqueeze(-2) == members).all(-1).sum(-1) == feasible).all()
+    log_p = p.log_prob(case.unflat(draws, scores))
+    assert log_p.shape == (4, *batch)
+    assert (log_p[:, feasible] > -math.inf).all()
+    wide = p.expand((2, *batch))
+    assert wide.batch_shape == (2, *batch)
+    assert wide.event_shape == p.event_shape
+    close(wide.entropy()[1], p.entropy(), 1e-12)
+    close(case.flat(wide.mean)[1], mean, 1e-10)
+
+
+def test_counts_are_validated() -> None:
+    chain, scores = structmax.LinearChain(), (torch.zeros(4, 2), torch.zeros(2, 2))
+    p = Distribution(scores, chain, validate_args=True)
+    parts = chain.encode(torch.tensor([1, 1, 1, 1]), scores)
+    assert parts.pairwise[1, 1] == 3
+    close(p.log_prob(parts), -4 * math.log(2), 1e-6)
+    with pytest.raises(ValueError, match=r"counts: 0, 1, 2, …, but holds -0.5"):
+        p.log_prob((parts.unary, parts.pairwise - 0.5))
+    with pytest.raises(ValueError, match=r"zeros and ones, but holds 2"):
+        p.log_prob((2 * parts.unary, parts.pairwise))
+
+
+def test_the_variance_of_counts_has_a_gradient() -> None:
+    chain, unary = structmax.LinearChain(), torch.zeros(3, 2, dtype=torch.float64)
+
+    def variance(pairwise: Tensor) -> Tensor:
+        return Distribution((unary, pairwise), chain).variance.pairwise
+
+    assert torch.autograd.gradcheck(variance, normal(2, 2).requires_grad_())
+
+
+def test_validation_passes_over_padding() -> None:
+    bits, x = structmax.Bits(torch.tensor(1)), torch.tensor([0.0, math.nan])
+    p = Distribution(x, bits, validate_args=True)
+    close(p.log_prob(torch.tensor([1.0, math.nan])), -math.log(2), 1e-6)

@@ -17,6 +17,8 @@ SLOW = {
     testing.law_dtypes,
     testing.law_entropies,
     testing.law_given,
+    testing.law_rounded_once,
+    testing.law_target_padding,
     testing.law_gradients,
     testing.law_sample_without_replacement,
     testing.law_smoothed,

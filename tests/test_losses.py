@@ -282,3 +282,21 @@ def test_a_loss_trains(backend: str) -> None:
     # unlike cross-entropy it gets there
     assert loss == 0
     assert torch.equal(x.argmax(-1), target)
+
+
+@pytest.mark.parametrize("loss", [structmax.entmax_loss, structmax.sparsemax_loss, structmax.normmax_loss])
+@pytest.mark.parametrize("more", [{}, {"label_smoothing": 0.1}, {"weight": torch.tensor([math.inf, 1.0, 2.0])}])
+def test_ignored_rows_may_hold_anything(loss, more):
+    """Neither their scores nor the weight of a class that nobody has counts."""
+    if "weight" in more:
+        more = {"weight": more["weight"].double()}
+    x = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    target, kept = torch.tensor([1, -100, 2, -100]), [0, 2]
+    x[1], x[3] = math.nan, math.inf
+    leaf, alone = x.clone().requires_grad_(), x[kept].clone().requires_grad_()
+    got, want = loss(leaf, target, **more), loss(alone, target[kept], **more)
+    close(got, want.detach(), 1e-12)
+    got.backward()
+    want.backward()
+    close(leaf.grad[kept], alone.grad, 1e-12)
+    assert not leaf.grad[[1, 3]].any()

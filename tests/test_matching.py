@@ -188,7 +188,7 @@ def test_a_pair_of_negative_score_is_never_worth_while():
     assert structmax.topk(-scores.abs(), Matching(partial=True), 1).values == 0
 
 
-@pytest.mark.parametrize("structure", [Matching(), SmallMatching()])
+@pytest.mark.parametrize("structure", [Matching(partial=True), SmallMatching(partial=True)])
 def test_columns_and_back(structure):
     columns = torch.tensor([[2, -1, 0], [1, 3, -1]])
     parts = structure.encode(columns, 4)

@@ -1,5 +1,6 @@
 """Monotone alignments beyond the laws: counts, what people see, messages, padding, long series, the noise."""
 
+import itertools
 import math
 
 import pytest
@@ -340,3 +341,13 @@ def test_what_makes_no_structure_is_said():
         MonotoneAlignment(local=True)
     with pytest.raises(ValueError, match="`band` should be a whole number ≥ 0"):
         MonotoneAlignment(band=-1)
+
+
+@pytest.mark.parametrize("options", [{}, {"gaps": True}, {"gaps": True, "local": True}])
+def test_which_parts_exist(options):
+    for n, m, band in itertools.product(range(4), range(4), (0, 1, None)):
+        structure = structmax.MonotoneAlignment(torch.tensor(n), torch.tensor(m), band=band, **options)
+        scores = (torch.zeros(3, 3), torch.zeros(3, 4), torch.zeros(4, 3)) if options else (torch.zeros(3, 3),)
+        members = structure.tensors(structure.enumerate(structure.parts(scores)))
+        for exists, member in zip(structure.exists(scores), members, strict=True):
+            assert torch.equal(exists, (member > 0).any(0))

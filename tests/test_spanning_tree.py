@@ -256,7 +256,7 @@ def test_heads_and_labels_and_back():
     assert parts.sum() == 4
     assert torch.equal(SpanningTree(single_root=True).decode(parts), heads)
     labels = torch.tensor([[1, 0, 2], [2, -1, -1]])
-    labelled = SpanningTree(single_root=True, labelled=True)
+    labelled = SpanningTree(torch.tensor([3, 1]), single_root=True, labelled=True)
     for got, want in zip(labelled.decode(labelled.encode(heads, labels, 3)), (heads, labels), strict=True):
         assert torch.equal(got, want)
     with pytest.raises(ValueError, match=r"`encode` of labelled trees should be given heads, labels and how many"):
@@ -265,7 +265,7 @@ def test_heads_and_labels_and_back():
 
 def test_edges_and_labels_and_back():
     edges = torch.tensor([[[0, 2], [1, 2], [2, 3]], [[0, 1], [-1, -1], [-1, -1]]])
-    plain = SpanningTree(directed=False)
+    plain = SpanningTree(torch.tensor([4, 2]), directed=False)
     parts = plain.encode(edges)
     assert parts.shape == (2, 4, 4)
     assert parts[0, 0, 2] == parts[0, 1, 2] == parts[0, 2, 3] == parts[1, 0, 1] == 1
@@ -273,7 +273,7 @@ def test_edges_and_labels_and_back():
     assert torch.equal(plain.decode(parts), edges)
     assert torch.equal(plain.encode(edges.flip(-1)), parts)
     labels = torch.tensor([[1, 0, 2], [2, -1, -1]])
-    labelled = SpanningTree(directed=False, labelled=True)
+    labelled = SpanningTree(torch.tensor([4, 2]), directed=False, labelled=True)
     for got, want in zip(labelled.decode(labelled.encode(edges, labels, 3)), (edges, labels), strict=True):
         assert torch.equal(got, want)
     with pytest.raises(ValueError, match=r"`encode` of labelled trees should be given edges, labels and how many"):

@@ -357,3 +357,39 @@ def test_errors():
         structmax.sparsemap_loss(x, simplex, y, 0.0)
     with pytest.raises(structmax.Refusal, match="Matching cannot answer `log_partition"):
         structmax.crf_loss(torch.zeros(2, 2), structmax.Matching(), torch.eye(2))
+
+
+def test_heads_past_the_length_count_nothing():
+    """Once a log-probability of +5.3 and a loss of −6."""
+    trees = structmax.SpanningTree(torch.tensor([2]), single_root=False)
+    whole = structmax.SpanningTree(single_root=False)
+    arc = torch.randn(1, 5, 5, generator=seeded(0))
+    heads = torch.tensor([[0, 1, 1, 2]])
+    want = structmax.log_prob(arc[:, :3, :3], whole, whole.encode(heads[:, :2]))
+    for target in (trees.encode(heads), whole.encode(heads)):
+        torch.testing.assert_close(structmax.log_prob(arc, trees, target), want)
+        assert structmax.perceptron_loss(arc, trees, target) >= 0
+    known = torch.ones(1, 5, 5, dtype=torch.bool)
+    torch.testing.assert_close(structmax.log_prob(arc, trees, whole.encode(heads), known=known), want)
+
+
+@pytest.mark.parametrize("name", ["spanning tree", "ctc", "semi-Markov", "hypergraph", "alignment with gaps"])
+def test_padding_of_a_target_under_compilation_and_vmap(name):
+    case = CASES[name]
+    scores = case.scores()
+    used = (case.members(scores) > 0).any(-2)
+    clean = case.members(scores)[..., 0, :]
+    junk = case.structure.tensors(case.unflat(clean.masked_fill(~used, math.nan), scores))
+    want = structmax.log_prob(case.parts(scores), case.structure, case.unflat(clean, scores))
+
+    def ask(*tensors):
+        half = len(tensors) // 2
+        return structmax.log_prob(case.parts(tensors[:half]), case.structure, case.parts(tensors[half:]))
+
+    compiled = torch.compile(ask, backend="eager", fullgraph=True, dynamic=False)
+    torch.testing.assert_close(compiled(*scores, *junk), want)
+    twice = torch.func.vmap(ask)(*(torch.stack([t, t]) for t in (*scores, *junk)))
+    torch.testing.assert_close(twice, torch.stack([want, want]))
+    targets = tuple(t.clone().requires_grad_() for t in junk)
+    slopes = case.vector(torch.autograd.grad(ask(*scores, *targets).sum(), targets))
+    assert torch.equal(slopes[~used], torch.zeros_like(slopes[~used]))

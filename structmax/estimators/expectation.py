@@ -20,6 +20,7 @@ from torch import Tensor
 from structmax import backends
 from structmax.contract import AbstractStructure, Scores
 from structmax.estimators.surrogate import AbstractSurrogate, surrogate
+from structmax.inference.composed import narrow, widened
 from structmax.inference.entropy import log_prob
 from structmax.inference.oracle import Oracle, Tensors
 from structmax.inference.question import front
@@ -34,10 +35,12 @@ class Problem:
 
     f: Objective
     structure: AbstractStructure
-    # part tensors with the batch in front
+    # part tensors with the batch in front, float32 or wider
     scores: Tensors
     generator: torch.Generator | None
     backend: str
+    # what f is given parts in
+    dtype: torch.dtype
     evaluations: int = field(default=0, init=False)
 
     @property
@@ -52,7 +55,7 @@ class Problem:
         out = self.scores[0].new_zeros(where.shape)
         if count == 0:
             return out
-        rows = tuple(t[chosen] for t in self.structure.tensors(parts))
+        rows = tuple(t[chosen].to(self.dtype) for t in self.structure.tensors(parts))
         instances = torch.arange(where[0].numel(), device=where.device).reshape(where.shape[1:])
         found = self.f(self.structure.parts(rows), instances.expand(where.shape)[chosen])
         if not isinstance(found, Tensor) or found.shape != (count,):
@@ -62,6 +65,7 @@ class Problem:
                 f"but returned {kind}. It is called as f(parts, index), with M in front of the parts."
             )
         self.evaluations += count
+        found = widened(found)
         return out.to(found.dtype).index_put(chosen, found)
 
     def draw(self, count: int) -> Any:
@@ -151,18 +155,21 @@ def expect(
         tensor([ 0.1418,  0.1408, -0.2826])
     """
     tensors, _ = front(scores, structure, backend)
-    problem = Problem(f, structure, tensors, generator, backend)
+    half = narrow(tensors)
+    tensors = widened(tensors)
+    problem = Problem(f, structure, tensors, generator, backend, half or tensors[0].dtype)
     if isinstance(estimator, AbstractSurrogate):
         z = surrogate(scores, structure, estimator, generator=generator, backend=backend)
         everywhere = torch.ones((1, *structure.batch_shape(scores)), dtype=torch.bool, device=tensors[0].device)
         in_front = structure.parts(tuple(t.unsqueeze(0) for t in structure.tensors(z)))
-        return Expectation(problem.losses(in_front, everywhere)[0], problem.evaluations)
+        (value,) = problem.losses(in_front, everywhere)
+        return Expectation(value if half is None else value.to(half), problem.evaluations)
     if not isinstance(estimator, AbstractEstimator):
         kind = estimator.__name__ + " itself" if isinstance(estimator, type) else repr(estimator)
         raise TypeError(f"`estimator` should be an object such as ScoreFunction(), but is {kind}.")
     _refuse(estimator, Oracle(structure, backend), tensors)
     value = estimator.estimate(problem)
-    return Expectation(value, problem.evaluations)
+    return Expectation(value if half is None else value.to(half), problem.evaluations)
 
 
 def _refuse(estimator: AbstractEstimator, ask: Oracle, scores: Tensors) -> None:

@@ -14,6 +14,7 @@ from torch.autograd import Function
 
 from structmax import backends
 from structmax.contract import AbstractStructure, Scores
+from structmax.inference.composed import composed
 from structmax.inference.oracle import Oracle, Tensors
 from structmax.inference.question import front
 from structmax.inference.rule import rule
@@ -97,6 +98,7 @@ choice_rule = rule(Choice)
 final_rule = rule(Final)
 
 
+@composed
 def surrogate(
     scores: Scores,
     structure: AbstractStructure,

@@ -168,7 +168,7 @@ def _slope(p: Tensor, alpha: Alpha) -> Tensor:
 
 
 class EntmaxValue(Function):
-    """Ω*(x) − x[target], and the state that recovers p. Gradient: p − e_target."""
+    """Ω*(x) − x[target], and the state that recovers p: both float32 or wider. Gradient: p − e_target."""
 
     @staticmethod
     def forward(x: Tensor, target: Tensor, alpha: Alpha, backend: str) -> tuple[Tensor, Tensor]:
@@ -193,7 +193,7 @@ class EntmaxValue(Function):
     def jvp(ctx: Any, x_t: Tensor, _: None, alpha_t: Tensor | None, __: None) -> tuple[Any, ...]:
         alpha, x, state, target = _recall(ctx)
         gradient = entmax_gradient_rule(x, state, target, torch.ones_like(x[..., 0]), alpha, ctx.backend)
-        out = (gradient * x_t).sum(-1)
+        out = (gradient.to(state.dtype) * x_t).sum(-1)
         if alpha_t is not None:
             out = out - _counted(alpha_t, target) * _alpha_slope_of_omega(point_rule(x, alpha, ctx.backend), alpha)
         return out, None
@@ -463,4 +463,4 @@ def smoothed_max(
     x = check.last(scores, dim, mask, lengths)
     rows = check.per_row("alpha", alpha, x, check.axis(scores, dim))
     nothing = torch.full(x.shape[:-1], NOTHING, dtype=torch.int64, device=x.device)
-    return entmax_value_rule(x, nothing, rows, backend)[0]
+    return entmax_value_rule(x, nothing, rows, backend)[0].to(x.dtype)

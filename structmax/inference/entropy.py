@@ -17,9 +17,10 @@ from torch import Tensor
 
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
+from structmax.inference.composed import composed
 from structmax.inference.log_partition import LOG_PARTITION
 from structmax.inference.potential import Potential, point, value
-from structmax.inference.question import Asked, countable, front, inner, per_instance
+from structmax.inference.question import Asked, countable, existing, front, inner, per_instance
 
 
 def _expected(scores: tuple[Tensor, ...], mu: tuple[Tensor, ...], structure: AbstractStructure) -> Tensor:
@@ -35,6 +36,7 @@ def _feasible(log_z: Tensor) -> Tensor:
     return log_z.masked_fill(log_z.isneginf(), 0.0)
 
 
+@composed
 def entropy(scores: Scores, structure: AbstractStructure, *, backend: str = "auto") -> Tensor:
     """The entropy H = −Σ p(y) log p(y) of p(y) ∝ exp⟨θ, y⟩, in nats.
 
@@ -56,6 +58,7 @@ def entropy(scores: Scores, structure: AbstractStructure, *, backend: str = "aut
     return _feasible(value(asked, LOG_PARTITION, tensors)) - inner(countable(tensors, mu), mu, structure)
 
 
+@composed
 def cross_entropy(p: Scores, q: Scores, structure: AbstractStructure, *, backend: str = "auto") -> Tensor:
     """The cross-entropy −Σ p(y) log q(y) of two distributions over one structure.
 
@@ -84,6 +87,7 @@ def _cross(p: tuple[Tensor, ...], q: tuple[Tensor, ...], asked: Asked) -> Tensor
     return _feasible(value(asked, LOG_PARTITION, q)) - _expected(q, mu, asked.structure)
 
 
+@composed
 def kl_divergence(p: Scores, q: Scores, structure: AbstractStructure, *, backend: str = "auto") -> Tensor:
     """The divergence KL(p‖q) = Σ p(y) log(p(y)/q(y)) of two distributions over one structure.
 
@@ -107,6 +111,7 @@ def kl_divergence(p: Scores, q: Scores, structure: AbstractStructure, *, backend
     return _cross(p_tensors, q_tensors, asked) - _cross(p_tensors, p_tensors, asked)
 
 
+@composed
 def log_prob(
     scores: Scores,
     structure: AbstractStructure,
@@ -122,7 +127,8 @@ def log_prob(
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
         structure: the set Y.
-        parts: y, with fields and shapes of the scores; more leading dimensions (samples) broadcast.
+        parts: y, with fields and shapes of the scores; more leading dimensions (samples) broadcast. What no structure
+            has, such as parts past a length, counts nothing.
         known: bool tensors shaped like `parts`, True where it is known whether the structure has the part; of a tuple
             an entry may be None, nothing known. By default everything is known.
         backend: "auto", "numba", "triton" or "reference".
@@ -143,7 +149,7 @@ def log_prob(
     for own, given in zip(tensors, chosen, strict=True):
         check.together("Scores and parts", own.shape, given.shape, " `structure.encode` makes parts from labels.")
     wide = [torch.broadcast_tensors(s, y) for s, y in zip(tensors, chosen, strict=True)]
-    wide_scores, y = tuple(s for s, _ in wide), tuple(y for _, y in wide)
+    wide_scores, y = tuple(s for s, _ in wide), existing(structure, tensors, tuple(y for _, y in wide))
     log_z = value(asked, LOG_PARTITION, tensors)
     score = _expected(wide_scores, y, structure) if known is None else _given(asked, wide_scores, y, known, parts)
     return torch.where(log_z.isneginf(), -math.inf, score - _feasible(log_z))
@@ -164,10 +170,6 @@ def _given(asked: Asked, scores: tuple[Tensor, ...], y: tuple[Tensor, ...], know
     )
     sure = structure.tensors(structure.Parts(*filled) if structure.Parts else filled[0])
     known_parts = tuple(k.expand_as(s) > 0 for k, s in zip(sure, scores, strict=True))
-    # What no structure has, such as parts past a length, is padding: nothing is known there.
-    exists = structure.exists(scores)
-    if exists is not None:
-        known_parts = tuple(k & e for k, e in zip(known_parts, exists, strict=True))
     allowed = tuple(
         s.masked_fill(k & (part == 0), -math.inf) for s, k, part in zip(scores, known_parts, y, strict=True)
     )

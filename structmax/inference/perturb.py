@@ -20,6 +20,7 @@ from torch import Tensor
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
 from structmax.inference.argmax import argmax
+from structmax.inference.composed import composed
 from structmax.inference.question import front
 from structmax.numerics.noise import gumbel_like, logistic_like, normal_like
 
@@ -73,6 +74,7 @@ class Normal(SmoothNoise):
         return noise
 
 
+@composed
 def perturb_and_map(
     scores: Scores,
     structure: AbstractStructure,

@@ -122,6 +122,12 @@ def scaled(weight: Tensor, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(weight.reshape(*weight.shape, *(1,) * (part.dim() - weight.dim())) * part for part in parts)
 
 
+def existing(structure: AbstractStructure, scores: tuple[Tensor, ...], parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Parts with 0 for what no structure has, whatever they hold there: padding counts nothing."""
+    exists = structure.exists(scores)
+    return parts if exists is None else tuple(p.masked_fill(~e, 0.0) for p, e in zip(parts, exists, strict=True))
+
+
 def countable(scores: tuple[Tensor, ...], parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Scores to multiply with parts: 0 for −inf, and for whatever padding holds where the part is 0."""
     return tuple(

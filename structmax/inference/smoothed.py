@@ -28,7 +28,7 @@ from structmax import check
 from structmax.contract import AbstractStructure, Scores
 from structmax.inference.log_partition import LOG_PARTITION
 from structmax.inference.potential import Potential, point, value
-from structmax.inference.question import Asked, front, scaled
+from structmax.inference.question import Asked, existing, front, scaled
 from structmax.inference.rule import rule
 from structmax.inference.sample import draw
 
@@ -230,4 +230,5 @@ def smoothed_log_prob(
     tensors, asked = _checked(scores, structure, omega, backend)
     chosen = structure.tensors(parts)
     wide = [torch.broadcast_tensors(s, y.to(s.dtype)) for s, y in zip(tensors, chosen, strict=True)]
-    return walk_log_prob_rule(asked, omega.numbers, *(s for s, _ in wide), *(y for _, y in wide))
+    y = existing(structure, tensors, tuple(y for _, y in wide))
+    return walk_log_prob_rule(asked, omega.numbers, *(s for s, _ in wide), *y)

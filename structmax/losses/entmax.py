@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from structmax import check
+from structmax.inference.composed import widened
 from structmax.inference.entmax import IGNORED, NOTHING, entmax_value_rule
 from structmax.inference.normmax import normmax_value
 
-# Ω*(x) − x[target] per row.
+# Ω*(x) − x[target] per row, float32 or wider: what is made of it is rounded once, at the end.
 Value = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -42,9 +43,9 @@ def _fenchel_young(
     else:
         check.hard_target(target, x, ignore_index)
         losses, rows = _hard(x, target, value, vertex, weight, ignore_index, label_smoothing)
-    if reduction == "none":
-        return losses
-    return losses.sum() if reduction == "sum" else losses.sum() / rows
+    if reduction != "none":
+        losses = losses.sum() if reduction == "sum" else losses.sum() / rows
+    return losses.to(scores.dtype)
 
 
 def _hard(
@@ -77,6 +78,7 @@ def _hard(
 
 def _uniform(x: Tensor, ahead: Tensor, weight: Tensor | None) -> Tensor:
     """The mean over classes c of w_c (ahead − x_c)."""
+    x = widened(x)
     weights = torch.ones_like(x[..., :1]).expand_as(x) if weight is None else weight.expand_as(x)
     return ahead * weights.mean(-1) - (weights * x).mean(-1)
 
@@ -90,6 +92,7 @@ def _soft(
     label_smoothing: float,
 ) -> tuple[Tensor, Tensor]:
     ahead = value(x, torch.full(x.shape[:-1], NOTHING, dtype=torch.int64, device=x.device))
+    x, target = widened(x), widened(target)
     weighted = target if weight is None else target * weight
     total = weighted.sum(-1)
     share = weighted / torch.where(total > 0, total, 1.0).unsqueeze(-1)
@@ -285,6 +288,8 @@ def normmax_loss(
     """
 
     def value(x: Tensor, index: Tensor) -> Tensor:
+        # an ignored row may hold anything
+        x = widened(x).masked_fill((index == IGNORED).unsqueeze(-1), 0.0)
         ahead = normmax_value(x, alpha, backend)
         chosen = x.gather(-1, index.clamp_min(0).unsqueeze(-1)).squeeze(-1)
         return torch.where(index == IGNORED, 0.0, torch.where(index == NOTHING, ahead, ahead - chosen))

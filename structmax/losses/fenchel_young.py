@@ -20,9 +20,10 @@ from torch import Tensor
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
 from structmax.inference.argmax import argmax
+from structmax.inference.composed import composed
 from structmax.inference.log_partition import log_partition
 from structmax.inference.oracle import Oracle, Tensors
-from structmax.inference.question import countable, front, inner, per_instance
+from structmax.inference.question import countable, existing, front, inner, per_instance
 from structmax.inference.smoothed import Regulariser, smoothed
 from structmax.inference.sparsemap import sparsemap
 
@@ -134,11 +135,11 @@ def prepared(
 ) -> tuple[Oracle, Tensors, Tensors]:
     """The oracle, the scores and the target, as tuples of part tensors that fit each other."""
     tensors, _ = front(scores, structure, backend)
-    return Oracle(structure, backend), tensors, like("target", structure.tensors(target), tensors)
+    return Oracle(structure, backend), tensors, like("target", structure, structure.tensors(target), tensors)
 
 
-def like(name: str, parts: Tensors, scores: Tensors) -> Tensors:
-    """Part tensors that broadcast to the scores, in their shape and dtype."""
+def like(name: str, structure: AbstractStructure, parts: Tensors, scores: Tensors) -> Tensors:
+    """Part tensors that broadcast to the scores, in their shape and dtype, and 0 for what no structure has."""
     for part, s in zip(parts, scores, strict=True):
         check.same_device(name, part, s)
         if not check.broadcasts(part.shape, s.shape):
@@ -146,9 +147,11 @@ def like(name: str, parts: Tensors, scores: Tensors) -> Tensors:
                 f"`{name}` should have the scores' shape {tuple(s.shape)}, but has {tuple(part.shape)}. "
                 "`structure.encode` makes parts from labels."
             )
-    return tuple(part.to(s.dtype).expand(s.shape) for part, s in zip(parts, scores, strict=True))
+    whole = tuple(part.to(s.dtype).expand(s.shape) for part, s in zip(parts, scores, strict=True))
+    return existing(structure, scores, whole)
 
 
+@composed
 def fenchel_young(
     scores: Scores,
     structure: AbstractStructure,

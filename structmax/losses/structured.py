@@ -5,6 +5,7 @@ from torch import Tensor
 
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
+from structmax.inference.composed import composed
 from structmax.inference.entropy import log_prob
 from structmax.inference.log_partition import marginals
 from structmax.inference.oracle import Oracle, Tensors, noise_like, plus
@@ -30,7 +31,7 @@ def _costs(ask: Oracle, target: Tensors, cost: Scores | None) -> Tensors:
     """c with cost(z) = ⟨c, z − y⟩; by default ½ − y: half the parts in which z and y differ."""
     if cost is None:
         return regularised(ask.structure, tuple(0.5 - y for y in target))
-    return like("cost", ask.structure.tensors(cost), target)
+    return like("cost", ask.structure, ask.structure.tensors(cost), target)
 
 
 def _margin(
@@ -46,6 +47,7 @@ def _margin(
     return reduced(loss(ask, plus(theta, _costs(ask, y, cost)), y, omega), reduction)
 
 
+@composed
 def crf_loss(
     scores: Scores,
     structure: AbstractStructure,
@@ -81,6 +83,7 @@ def crf_loss(
     return reduced(-log_prob(scores, structure, target, known=known, backend=backend), reduction)
 
 
+@composed
 def perceptron_loss(
     scores: Scores,
     structure: AbstractStructure,
@@ -111,6 +114,7 @@ def perceptron_loss(
     return fenchel_young(scores, structure, target, Zero(), reduction=reduction, backend=backend)
 
 
+@composed
 def svm_loss(
     scores: Scores,
     structure: AbstractStructure,
@@ -144,6 +148,7 @@ def svm_loss(
     return _margin(scores, structure, target, cost, Zero(), reduction, backend)
 
 
+@composed
 def softmax_margin_loss(
     scores: Scores,
     structure: AbstractStructure,
@@ -177,6 +182,7 @@ def softmax_margin_loss(
     return _margin(scores, structure, target, cost, DistributionEntropy(), reduction, backend)
 
 
+@composed
 def sparsemap_loss(
     scores: Scores,
     structure: AbstractStructure,
@@ -209,6 +215,7 @@ def sparsemap_loss(
     return fenchel_young(scores, structure, target, SquaredNorm(temperature), reduction=reduction, backend=backend)
 
 
+@composed
 def margin_sparsemap_loss(
     scores: Scores,
     structure: AbstractStructure,
@@ -244,6 +251,7 @@ def margin_sparsemap_loss(
     return _margin(scores, structure, target, cost, SquaredNorm(temperature), reduction, backend)
 
 
+@composed
 def smoothed_loss(
     scores: Scores,
     structure: AbstractStructure,
@@ -277,6 +285,7 @@ def smoothed_loss(
     return fenchel_young(scores, structure, target, Local(omega), reduction=reduction, backend=backend)
 
 
+@composed
 def perturbed_loss(
     scores: Scores,
     structure: AbstractStructure,
@@ -323,6 +332,7 @@ def perturbed_loss(
     return reduced(loss(ask, perturbed, targets, Zero()).mean(0), reduction)
 
 
+@composed
 def risk(
     scores: Scores,
     structure: AbstractStructure,

@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 
 from structmax import check
 from structmax.inference.argmax import argmax
+from structmax.inference.composed import narrow, widened
 from structmax.inference.log_partition import log_partition, marginals
 from structmax.inference.sample import sample
 from structmax.inference.topk import topk
@@ -110,6 +111,7 @@ class CRF(nn.Module):
         """
         check.choice("reduction", reduction, REDUCTIONS)
         scores, chain = self.scores(emissions, mask)
+        half, scores = narrow(scores), widened(scores)
         check.whole_numbers("tags", tags)
         tags = self._steps("tags", tags, emissions).long()
         keep = torch.ones_like(tags, dtype=torch.bool) if chain.keep is None else chain.keep
@@ -122,11 +124,11 @@ class CRF(nn.Module):
             other = known.unsqueeze(-1) & (tags.unsqueeze(-1) != torch.arange(self.num_tags, device=tags.device))
             agreeing = log_partition(scores._replace(unary=scores.unary.masked_fill(other, -math.inf)), chain)
         likelihood = _log_probability(agreeing, log_partition(scores, chain))
-        if reduction == "none":
-            return likelihood
         if reduction == "mean":
-            return likelihood.mean()
-        return likelihood.sum() if reduction == "sum" else likelihood.sum() / known.sum().clamp_min(1)
+            likelihood = likelihood.mean()
+        elif reduction != "none":
+            likelihood = likelihood.sum() / (1 if reduction == "sum" else known.sum().clamp_min(1))
+        return likelihood if half is None else likelihood.to(half)
 
     def decode(self, emissions: Tensor, mask: Tensor | None = None) -> list[Any]:
         """The best tags of the kept steps: a list for each sequence, nested as the batch is."""
@@ -145,9 +147,10 @@ class CRF(nn.Module):
             `log_probs` (k, batch), differentiable, and `tags`, k in front of the shape of `argmax`'s answer.
         """
         scores, chain = self.scores(emissions, mask)
+        half, scores = narrow(scores), widened(scores)
         values, parts = topk(scores, chain, k)
         log_probs = _log_probability(values, log_partition(scores, chain))
-        return BestTags(log_probs, self._as_given(chain.decode(parts), ahead=1))
+        return BestTags(log_probs if half is None else log_probs.to(half), self._as_given(chain.decode(parts), ahead=1))
 
     def marginals(self, emissions: Tensor, mask: Tensor | None = None) -> Tensor:
         """The probability of each tag at each step, shaped like `emissions`; 0 at steps left out. Differentiable."""

@@ -7,7 +7,10 @@ dimension, the last.
 import torch
 from torch import Tensor
 
+from structmax import check
 from structmax.contract import Scores
+
+PADDED = " Try `lengths` to tell words from padding."
 
 
 class ArcConventions:
@@ -90,9 +93,21 @@ def decode_arcs(parts: Tensor, labelled: bool) -> Tensor | tuple[Tensor, Tensor]
     return heads, torch.where(some, parts.sum(-3)[..., 1:, :].argmax(-1), -1)
 
 
-def encode_arcs(heads: Tensor, labelled: bool, labels: Tensor | None, count: int | None) -> Tensor:
-    """Parts (…, N + 1, N + 1) of heads (…, N). With labels (…, N), of which `count` there are: a last dimension."""
-    arc = _one_hot(heads, heads.shape[-1] + 1).transpose(-1, -2)
+def encode_arcs(
+    heads: Tensor, labelled: bool, labels: Tensor | None, count: int | None, lengths: Tensor | None
+) -> Tensor:
+    """Parts (…, N + 1, N + 1) of heads (…, N). With labels (…, N), of which `count` there are: a last dimension.
+
+    Words past the length may have any.
+    """
+    check.whole_numbers("heads", heads)
+    N = heads.shape[-1]
+    last = N if lengths is None else lengths.to(heads.device).unsqueeze(-1)
+    valid = (heads >= 0) & (heads <= last) & (heads != torch.arange(1, N + 1, device=heads.device))
+    real = check.inside(lengths, N, heads)
+    wanted = f"lie between 0, the root, and {N}, the last word, or the length, and be another than the word itself"
+    here = check.encodable("heads", heads, valid, real, wanted, PADDED)
+    arc = _one_hot(heads, here, N + 1).transpose(-1, -2)
     if not labelled:
         return arc
     if labels is None or count is None:
@@ -100,12 +115,19 @@ def encode_arcs(heads: Tensor, labelled: bool, labels: Tensor | None, count: int
             "`encode` of labelled trees should be given heads, labels and how many labels there are. "
             "Try `encode(heads, labels, count)`."
         )
-    return arc.unsqueeze(-1) * _one_hot(labels, count).unsqueeze(-3)
+    return arc.unsqueeze(-1) * _one_hot(labels, _named(labels, count, real), count).unsqueeze(-3)
 
 
-def _one_hot(index: Tensor, size: int) -> Tensor:
-    """Row m has a 1 at index[m − 1], row 0 and rows of −1 have none: (…, N + 1, size)."""
-    rows = torch.nn.functional.pad(index, (1, 0), value=-1)
+def _named(labels: Tensor, count: int, real: Tensor | None) -> Tensor:
+    """Which labels count."""
+    check.whole_numbers("labels", labels)
+    valid = (labels >= 0) & (labels < count)
+    return check.encodable("labels", labels, valid, real, f"lie between 0 and {count - 1}", PADDED)
+
+
+def _one_hot(index: Tensor, here: Tensor, size: int) -> Tensor:
+    """Row m has a 1 at index[m − 1] if that is `here`, row 0 has none: (…, N + 1, size)."""
+    rows = torch.nn.functional.pad(torch.where(here, index, -1), (1, 0), value=-1)
     return (rows.unsqueeze(-1) == torch.arange(size, device=index.device)).to(torch.get_default_dtype())
 
 
@@ -157,10 +179,23 @@ def decode_edges(parts: Tensor, labelled: bool) -> Tensor | tuple[Tensor, Tensor
     return edges, torch.where(some, labels, -1).squeeze(-1)
 
 
-def encode_edges(edges: Tensor, labelled: bool, labels: Tensor | None, count: int | None) -> Tensor:
-    """Parts (…, N, N) of edges (…, N − 1, 2). With labels (…, N − 1), of which `count` there are: a last dimension."""
-    nodes = torch.arange(edges.shape[-2] + 1, device=edges.device)
-    ends = (edges.sort(-1).values.unsqueeze(-1) == nodes).to(torch.get_default_dtype())
+def encode_edges(
+    edges: Tensor, labelled: bool, labels: Tensor | None, count: int | None, lengths: Tensor | None
+) -> Tensor:
+    """Parts (…, N, N) of edges (…, N − 1, 2). With labels (…, N − 1), of which `count` there are: a last dimension.
+
+    Edges past those of n nodes, the first n − 1, may hold anything.
+    """
+    check.whole_numbers("edges", edges)
+    N = edges.shape[-2] + 1
+    last = N if lengths is None else lengths.to(edges.device)[..., None, None]
+    valid = ((edges >= 0) & (edges < last)).all(-1) & (edges[..., 0] != edges[..., 1])
+    real = check.inside(None if lengths is None else lengths - 1, N - 1, edges)
+    wanted = f"join two nodes from 0 to {N - 1}, below the length"
+    here = check.encodable("edges", edges, valid, real, wanted, PADDED, columns=True)
+    nodes = torch.arange(N, device=edges.device)
+    found = here[..., None, None] & (edges.sort(-1).values.unsqueeze(-1) == nodes)
+    ends = found.to(torch.get_default_dtype())
     if not labelled:
         return torch.einsum("...ei,...ej->...ij", ends[..., 0, :], ends[..., 1, :])
     if labels is None or count is None:
@@ -168,5 +203,6 @@ def encode_edges(edges: Tensor, labelled: bool, labels: Tensor | None, count: in
             "`encode` of labelled trees should be given edges, labels and how many labels there are. "
             "Try `encode(edges, labels, count)`."
         )
-    names = (labels.unsqueeze(-1) == torch.arange(count, device=edges.device)).to(ends.dtype)
+    chosen = _named(labels, count, real).unsqueeze(-1)
+    names = (chosen & (labels.unsqueeze(-1) == torch.arange(count, device=edges.device))).to(ends.dtype)
     return torch.einsum("...ei,...ej,...el->...ijl", ends[..., 0, :], ends[..., 1, :], names)

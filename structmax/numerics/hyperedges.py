@@ -55,6 +55,21 @@ class Hyperedges(NamedTuple):
             torch.tensor(head, dtype=torch.int64), self.tails[index], self.parts[index], len(derivable)
         )
 
+    def used(self, goals: Tensor, size: int) -> Tensor:
+        """Which of `size` parts the derivations of each goal (G,) use: (G, size) bool."""
+        first, tails, parts = (t.numpy() for t in self)
+        nodes = len(first) - 1
+        # from the goals down; one row more for tails that are none
+        reached = np.zeros((nodes + 1, len(goals)), dtype=bool)
+        reached[goals.numpy(), np.arange(len(goals))] = True
+        for v in range(nodes - 1, -1, -1):
+            reached[tails[first[v] : first[v + 1]]] |= reached[v]
+        taken = np.repeat(reached[:-1], np.diff(first), axis=0)
+        found = np.zeros((len(goals), size + 1), dtype=bool)
+        for goal in range(len(goals)):
+            found[goal, parts[taken[:, goal]]] = True
+        return torch.from_numpy(found[:, :size])
+
 
 class Recursion(NamedTuple):
     """A dynamic program over a batch: one hypergraph for all, and each instance's goal."""

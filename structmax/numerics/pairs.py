@@ -80,9 +80,24 @@ class AbstractMatching(AbstractStructure):
         return torch.where(some, column, -1)
 
     def encode(self, columns: Tensor, count: int) -> Tensor:  # type: ignore[override]
-        """Parts (…, N, count) of the column of each row (…, N), −1 for none; `count` columns there are."""
+        """Parts (…, N, count) of the column of each row (…, N); `count` columns there are.
+
+        −1 stands for none where a row may stay single. Rows past their number may hold anything.
+        """
         check.whole_numbers("columns", columns)
-        return (columns.unsqueeze(-1) == torch.arange(count, device=columns.device)).to(torch.get_default_dtype())
+        N = columns.shape[-1]
+        n, m = (
+            torch.full((1,), size, device=columns.device) if given is None else given.to(columns.device).unsqueeze(-1)
+            for given, size in ((self.rows, N), (self.columns, count))
+        )
+        valid = (columns >= 0) & (columns < m)
+        single = (columns == -1) & ((n > m) | self.partial)
+        wanted = f"lie between 0 and {count - 1}, below the true number of columns"
+        hint = f" Try {type(self).__name__}(rows, columns), or partial=True if rows may stay single, as −1."
+        real = check.inside(self.rows, N, columns)
+        here = (check.encodable("columns", columns, valid | single, real, wanted, hint) & valid).unsqueeze(-1)
+        one_hot = columns.unsqueeze(-1) == torch.arange(count, device=columns.device)
+        return (here & one_hot).to(torch.get_default_dtype())
 
 
 def _injections(n: int, m: int, taken: tuple[int, ...] = ()) -> Iterator[list[tuple[int, int]]]:

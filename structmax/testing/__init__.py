@@ -17,6 +17,7 @@ from structmax.testing.instances import law_limits, law_vmap
 from structmax.testing.projection import law_project, law_project_gradients
 from structmax.testing.smoothing import law_smoothed, law_smoothed_gradients
 from structmax.testing.sparse import law_sparsemap, law_sparsemap_gradients
+from structmax.testing.targets import law_rounded_once, law_target_padding
 from structmax.testing.values import (
     law_argmax,
     law_counts,
@@ -50,11 +51,13 @@ LAWS: dict[Callable[[Case, str], None], tuple[str, ...]] = {
     law_sparsemap: ("sparsemap",),
     law_sparsemap_gradients: ("sparsemap",),
     law_padding: ("argmax",),
+    law_target_padding: ("argmax",),
     law_gradients: ("log_partition", "marginals", "marginals_jvp"),
     law_shapes: ("argmax",),
     law_limits: ("argmax",),
     law_vmap: ("argmax",),
     law_dtypes: ("argmax",),
+    law_rounded_once: ("argmax",),
     law_agrees_with_reference: ("log_partition", "marginals", "marginals_jvp"),
     law_transforms: ("log_partition", "marginals", "marginals_jvp"),
     law_codec: (),

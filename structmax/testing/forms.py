@@ -92,8 +92,20 @@ def law_dtypes(case: Case, backend: str) -> None:
 
 
 def law_codec(case: Case, backend: str) -> None:
-    """Every member is distinct and made of zeros and ones, or of counts where a score is shared."""
-    members = case.members(case.scores())
+    """Every member is distinct and made of zeros and ones, or of counts where the structure says so.
+
+    `exists`, where the structure has it, is exactly what its members have.
+    """
+    scores, structure = case.scores(), case.structure
+    members = case.members(scores)
+    counts = zip(structure.counts(scores), scores, strict=True)
+    counted = case.vector(tuple(torch.full_like(t, c, dtype=torch.bool) for c, t in counts))
+    more = (members > 1).any(-2)
+    assert not bool((more & ~counted).any()), "enumerate: parts should be zeros and ones where `counts` is False"
+    exists = structure.exists(scores)
+    if exists is not None:
+        whole = case.vector(tuple(e.expand(t.shape) for e, t in zip(exists, scores, strict=True)))
+        assert torch.equal(whole, (members > 0).any(-2)), "exists: should be True for what some member has, no more"
     for rows in members.flatten(0, -3):
         real = rows[(rows >= 0).all(-1)]
         assert bool((real == real.round()).all()), "enumerate: parts should be zeros and ones, or counts"

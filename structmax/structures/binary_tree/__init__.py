@@ -71,6 +71,12 @@ class BinaryTree(AbstractStructure):
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
         return {"lengths": self.expanded("lengths", tensors, default=tensors[0].shape[-self.event_dim])}
 
+    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        (x,) = tensors
+        leaf = torch.arange(x.shape[-self.event_dim], device=x.device)
+        spans = (leaf.unsqueeze(-1) <= leaf) & (leaf < self.fields(tensors)["lengths"][..., None, None])
+        return (spans.unsqueeze(-1) if self.labelled else spans,)
+
     def noise_size(self, scores: Scores) -> int:
         # One number for each span of more than two leaves, and one for each label if there is a choice.
         event = self.tensors(scores)[0].shape[-self.event_dim :]
@@ -108,17 +114,45 @@ class BinaryTree(AbstractStructure):
         return torch.stack(columns, -1).masked_fill(~used.gather(-1, order).unsqueeze(-1), -1)
 
     def encode(self, spans: Tensor, scores: Scores) -> Tensor:  # type: ignore[override]
-        """Parts of spans as `decode` returns them, in any order, shaped for `scores`, whose values do not matter."""
+        """Parts of spans as `decode` returns them, in any order, shaped for `scores`, whose values do not matter.
+
+        A tree over n leaves has 2n − 1 spans; the other rows are −1.
+        """
         (tensor,) = self.tensors(scores)
         event = tensor.shape[-self.event_dim :]
+        check.whole_numbers("spans", spans)
+        n = spans.new_tensor(event[0]) if self.lengths is None else self.lengths.to(spans.device)
+        here = self._marks(spans, n, event)
         place = spans[..., 0] * event[0] + spans[..., 1]
         if self.labelled:
             place = place * event[2] + spans[..., 2]
         # One entry more, for what is padding.
         size = event.numel()
-        place = torch.where(spans[..., 0] >= 0, place, size)
+        place = torch.where(here, place, size)
         flat = tensor.new_zeros(*place.shape[:-1], size + 1).scatter_(-1, place, 1.0)
         return flat[..., :size].unflatten(-1, event)
+
+    def _marks(self, spans: Tensor, leaves: Tensor, event: Sequence[int]) -> Tensor:
+        """Which rows are spans; refuses those that cannot be, and too few of them."""
+        i, j = spans[..., 0], spans[..., 1]
+        valid = (i >= 0) & (i <= j) & (j < leaves.unsqueeze(-1))
+        wanted = f"be rows (first leaf, last leaf), with leaves from 0 to {event[0] - 1} and below the lengths"
+        if self.labelled:
+            valid = valid & (spans[..., 2] >= 0) & (spans[..., 2] < event[2])
+            wanted = f"be rows (first leaf, last leaf, label), with labels from 0 to {event[2] - 1} and leaves in range"
+        none = (spans == -1).all(-1)
+        hint = " Rows of −1 are padding."
+        here = check.encodable("spans", spans, valid | none, None, wanted, hint, columns=True) & ~none
+        count = here.sum(-1)
+        if check.readable(count):
+            fewer = (count != (2 * leaves - 1).clamp_min(0)) & (count > 0)
+            if bool(fewer.any()):
+                found = int(count.expand_as(fewer)[fewer][0])
+                raise ValueError(
+                    f"`spans` of a tree over n leaves should be 2n − 1, but are {found} for "
+                    f"{int(leaves.expand_as(fewer)[fewer][0])} leaves. Try BinaryTree(lengths) for shorter sequences."
+                )
+        return here
 
 
 def _bracketings(i: int, j: int) -> Iterator[list[tuple[int, int]]]:

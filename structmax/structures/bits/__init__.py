@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from structmax import check
 from structmax.contract import AbstractStructure, Scores
 
 
@@ -46,6 +47,10 @@ class Bits(AbstractStructure):
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
         return {"lengths": self.expanded("lengths", tensors, default=tensors[0].shape[-1])}
 
+    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        (x,) = tensors
+        return (torch.arange(x.shape[-1], device=x.device) < self.fields(tensors)["lengths"].unsqueeze(-1),)
+
     def noise_size(self, scores: Scores) -> int:
         return self.tensors(scores)[0].shape[-1]
 
@@ -61,5 +66,7 @@ class Bits(AbstractStructure):
         return tensor > 0
 
     def encode(self, mask: Tensor) -> Tensor:  # type: ignore[override]
-        """Parts (…, n) of a bool mask (…, n)."""
-        return mask.to(torch.get_default_dtype())
+        """Parts (…, n) of a bool mask (…, n), which may hold anything past the lengths."""
+        check.boolean("mask", mask, ", True for the items that are in")
+        real = check.inside(self.lengths, mask.shape[-1], mask)
+        return (mask if real is None else mask & real).to(torch.get_default_dtype())

@@ -104,6 +104,26 @@ class Ctc(AbstractStructure):
             "blank": self.blank,
         }
 
+    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        (x,), fields = tensors, self.fields(tensors)
+        labels, counts, lengths = fields["labels"], fields["label_lengths"], fields["lengths"]
+        place = torch.arange(labels.shape[-1], device=x.device)
+        there = place < counts.unsqueeze(-1)
+        # A label that repeats the one before takes a blank in between.
+        again = torch.nn.functional.pad(labels[..., 1:] == labels[..., :-1], (1, 0))[..., : labels.shape[-1]] & there
+        first = place + again.cumsum(-1)
+        spare = (lengths - counts - again.sum(-1)).unsqueeze(-1)
+        frame = torch.arange(x.shape[-2], device=x.device).unsqueeze(-1)
+        # (…, T, L): label l stands somewhere from its first possible frame on, as many frames as there are to spare
+        after = frame - first.unsqueeze(-2)
+        said = (after >= 0) & (after <= spare.unsqueeze(-2)) & there.unsqueeze(-2)
+        symbols = torch.where(there, labels, 0).unsqueeze(-2).expand(said.shape)
+        used = torch.zeros(*said.shape[:-1], x.shape[-1], dtype=torch.int32, device=x.device)
+        used = used.scatter_add(-1, symbols, said.to(torch.int32)) > 0
+        between = ((after == -1) & again.unsqueeze(-2) & (spare == 0).unsqueeze(-2)).any(-1)
+        blank = ((spare > 0) & (frame.squeeze(-1) < lengths.unsqueeze(-1))) | between
+        return (used | (blank.unsqueeze(-1) & (torch.arange(x.shape[-1], device=x.device) == self.blank)),)
+
     def noise_size(self, scores: Scores) -> int:
         # A number for the state of each frame.
         return self.tensors(scores)[0].shape[-2]
@@ -130,5 +150,10 @@ class Ctc(AbstractStructure):
         return torch.where((tensor > 0).any(-1), tensor.argmax(-1), -1)
 
     def encode(self, symbols: Tensor, V: int) -> Tensor:  # type: ignore[override]
-        """Parts (…, T, V) of the symbols of frames (…, T); zeros for −1."""
-        return (torch.arange(V, device=symbols.device) == symbols.unsqueeze(-1)).to(torch.get_default_dtype())
+        """Parts (…, T, V) of the symbols of frames (…, T), which may hold anything past the lengths."""
+        check.whole_numbers("symbols", symbols)
+        real = check.inside(self.lengths, symbols.shape[-1], symbols)
+        wanted = f"lie between 0 and {V - 1} at every frame that counts"
+        hint = " Try Ctc(labels, lengths) to tell frames from padding."
+        here = check.encodable("symbols", symbols, (symbols >= 0) & (symbols < V), real, wanted, hint).unsqueeze(-1)
+        return (here & (torch.arange(V, device=symbols.device) == symbols.unsqueeze(-1))).to(torch.get_default_dtype())

@@ -55,6 +55,9 @@ class Hypergraph(AbstractStructure):
     # made of the fields once: the edges by head, and the number of parts they use
     grouped: ClassVar[Hyperedges]
     size: ClassVar[int]
+    # and which of them the derivations of each of the different goals use, (G, size), with each instance's row
+    used: ClassVar[Tensor]
+    row: ClassVar[Tensor]
 
     def __post_init__(self) -> None:
         check.hyperedges(self.head, self.tails, self.part)
@@ -68,6 +71,9 @@ class Hypergraph(AbstractStructure):
         with outside_transforms():
             object.__setattr__(self, "grouped", self._grouped())
             object.__setattr__(self, "size", int(self.grouped.parts.max()) + 1)
+            goals, row = goal.cpu().unique(return_inverse=True)
+            object.__setattr__(self, "used", self.grouped.used(goals, self.size))
+            object.__setattr__(self, "row", row.to(goal.device))
 
     @classmethod
     def from_function(cls, edges: Callable[..., Iterator[tuple[int, ...]]], *sizes: int, goal: Any = None) -> Any:
@@ -114,6 +120,14 @@ class Hypergraph(AbstractStructure):
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
         return {**self.grouped._asdict(), "goal": self.expanded("goal", tensors)}
 
+    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        (x,) = tensors
+        rows = self.expanded("row", tensors)
+        return (torch.nn.functional.pad(self.used.to(x.device)[rows], (0, x.shape[-1] - self.size)),)
+
+    def counts(self, tensors: tuple[Tensor, ...]) -> tuple[bool, ...]:
+        return (True,)
+
     def noise_size(self, scores: Scores) -> int:
         return max(1, self._decisions)
 
@@ -140,12 +154,20 @@ class Hypergraph(AbstractStructure):
         return torch.stack(rows).to(x) if rows else x.new_zeros(0, len(x))
 
     def decode(self, parts: Scores) -> list[Any]:
-        """The indices of the parts in use, in nested lists by the leading dimensions."""
+        """The indices of the parts in use, each as often as it is used, in nested lists by the leading dimensions."""
         (tensor,) = self.tensors(parts)
-        return tensor.nonzero().squeeze(-1).tolist() if tensor.dim() == 1 else [self.decode(t) for t in tensor]
+        if tensor.dim() > 1:
+            return [self.decode(t) for t in tensor]
+        return torch.arange(len(tensor), device=tensor.device).repeat_interleave(tensor.long()).tolist()
 
     def encode(self, indices: list[Any], size: int) -> Tensor:  # type: ignore[override]
         """Parts (…, size) from what `decode` returns."""
         if indices and isinstance(indices[0], list):
             return torch.stack([self.encode(row, size) for row in indices])
+        wrong = next((index for index in indices if not 0 <= index < size), None)
+        if wrong is not None:
+            raise ValueError(
+                f"`indices` should be parts from 0 to {size - 1}, but hold {wrong}. "
+                "Try `encode(indices, size)` with the size of the scores."
+            )
         return torch.bincount(torch.tensor(indices, dtype=torch.int64), minlength=size).to(torch.get_default_dtype())

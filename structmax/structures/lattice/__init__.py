@@ -43,6 +43,8 @@ class Lattice(AbstractStructure):
     # made of the fields once: the edges by head, and the sink among the nodes in order
     grouped: ClassVar[Hyperedges]
     goal: ClassVar[Tensor]
+    # and which edges some path takes, (E,)
+    used: ClassVar[Tensor]
 
     def __post_init__(self) -> None:
         if not isinstance(self.edges, Tensor) or self.edges.dim() != 2 or self.edges.shape[1] != 2:
@@ -57,6 +59,7 @@ class Lattice(AbstractStructure):
         with outside_transforms():
             object.__setattr__(self, "grouped", self._grouped())
             object.__setattr__(self, "goal", self._order[self.sink].clone())
+            object.__setattr__(self, "used", self.grouped.used(self.goal.unsqueeze(0), len(self.edges))[0])
 
     @functools.cached_property
     def _order(self) -> Tensor:
@@ -104,6 +107,9 @@ class Lattice(AbstractStructure):
     def at(self, index: tuple[int, ...], batch: Any) -> "Lattice":
         return self
 
+    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (self.used.to(tensors[0].device),)
+
     def noise_size(self, scores: Scores) -> int:
         return max(1, self._decisions)
 
@@ -137,6 +143,10 @@ class Lattice(AbstractStructure):
 
     def encode(self, path: Tensor) -> Tensor:  # type: ignore[override]
         """Parts (…, E) of edge indices (…, L), in any order, −1 for none."""
-        parts = torch.zeros(*path.shape[:-1], len(self.edges) + 1)
-        parts.scatter_(-1, torch.where(path < 0, len(self.edges), path), 1.0)
-        return parts[..., :-1]
+        check.whole_numbers("path", path)
+        count = len(self.edges)
+        valid = (path >= -1) & (path < count)
+        wanted = f"be edges from 0 to {count - 1}, or −1 for none"
+        here = check.encodable("path", path, valid, None, wanted, " Try the rows of `edges`, counted from 0.")
+        parts = torch.zeros(*path.shape[:-1], count + 1, device=path.device)
+        return parts.scatter_(-1, torch.where(here & (path >= 0), path, count), 1.0)[..., :-1]

@@ -170,6 +170,10 @@ class LinearChain(AbstractStructure):
         pairs = here[..., 1:] if pairwise.dim() > unary.dim() else here[..., 1:].any(-1)
         return here.unsqueeze(-1), pairs[..., None, None]
 
+    def counts(self, tensors: tuple[Tensor, ...]) -> tuple[bool, ...]:
+        unary, pairwise = tensors
+        return False, pairwise.dim() == unary.dim()
+
     def noise_size(self, scores: Scores) -> int:
         # One number for each label.
         return scores[0].shape[-2]
@@ -197,11 +201,19 @@ class LinearChain(AbstractStructure):
     def encode(self, labels: Tensor, scores: Scores) -> LinearChainParts:  # type: ignore[override]
         """Parts of labels (…, N) as `decode` returns them, shaped for `scores`, whose values do not matter.
 
-        Labels below 0 mark nothing, and neither do transitions from or to them.
+        What `lengths` or `keep` leave out is padding and may hold anything, such as −1 or −100; it marks nothing, and
+        neither do transitions from or to it.
         """
         unary, pairwise = scores[:2]
-        C = unary.shape[-1]
-        unary_of = (labels.unsqueeze(-1) == torch.arange(C, device=labels.device)).to(unary.dtype)
+        N, C = unary.shape[-2:]
+        check.whole_numbers("labels", labels)
+        if labels.dim() < 1 or labels.shape[-1] != N:
+            raise ValueError(f"`labels` should have shape (…, {N}), one for each position, not {tuple(labels.shape)}.")
+        real = check.inside(self.lengths, N, labels) if self.keep is None else self.keep.to(labels.device)
+        wanted = f"lie between 0 and {C - 1} at every position that counts"
+        hint = " Try LinearChain(lengths) or LinearChain(keep=mask) to tell labels from padding."
+        here = check.encodable("labels", labels, (labels >= 0) & (labels < C), real, wanted, hint).unsqueeze(-1)
+        unary_of = (here & (labels.unsqueeze(-1) == torch.arange(C, device=labels.device))).to(unary.dtype)
         if self.keep is not None:
             order, _ = self._order(unary_of)
             unary_of = unary_of.gather(-2, _along(order, unary_of, -2))

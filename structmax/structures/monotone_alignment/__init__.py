@@ -156,6 +156,22 @@ class MonotoneAlignment(AbstractStructure):
             "band": N + M if self.band is None else min(self.band, N + M),
         }
 
+    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        fields = self.fields(tensors)
+        n, m = (fields[name][..., None, None] for name in ("rows", "columns"))
+        # a whole path ends at a place in the band
+        reaches = self.local | ((n - m).abs() <= fields["band"])
+        found = []
+        for tensor, (down, right) in zip(tensors, MOVES, strict=False):
+            i = torch.arange(tensor.shape[-2], device=tensor.device).unsqueeze(-1)
+            j = torch.arange(tensor.shape[-1], device=tensor.device)
+            # A gap of a local alignment has matches on both sides.
+            margin = int(self.local and (down, right) != MOVES[0])
+            inside = (i >= margin) & (j >= margin) & (i + down + margin <= n) & (j + right + margin <= m)
+            near = ((i - j).abs() <= fields["band"]) & ((i + down - j - right).abs() <= fields["band"])
+            found.append(inside & near & reaches)
+        return tuple(found)
+
     def noise_size(self, scores: Scores) -> int:
         N, M = self.tensors(scores)[0].shape[-2:]
         return max(1, N + M + self.local)
@@ -225,15 +241,40 @@ class MonotoneAlignment(AbstractStructure):
         return path[..., :longest, :]
 
     def encode(self, path: Tensor, N: int, M: int) -> Any:  # type: ignore[override]
-        """Parts from a path as `decode` returns it, for sequences of N and M items; −1 stands for nothing."""
+        """Parts from a path as `decode` returns it, for sequences of N and M items.
+
+        Rows after the one that reaches the end are padding and may hold anything. A `local` alignment ends anywhere,
+        and −1 stands for nothing.
+        """
+        check.whole_numbers("path", path)
+        marks = self._marks(path, N, M)
         shapes = [(N, M), (N, M + 1), (N + 1, M)] if self.gaps else [(N, M)]
         parts = []
         for number, (height, width) in enumerate(shapes):
-            here = path[..., 0] >= 0
-            if self.gaps:
-                here = here & (path[..., 2] == number)
+            here = marks & (path[..., 2] == number) if self.gaps else marks
             # One entry more, for what is not of this tensor.
             place = torch.where(here, path[..., 0] * width + path[..., 1], height * width)
             flat = torch.zeros(*place.shape[:-1], height * width + 1, device=path.device).scatter_(-1, place, 1.0)
             parts.append(flat[..., :-1].unflatten(-1, (height, width)))
         return self.parts(tuple(parts))
+
+    def _marks(self, path: Tensor, N: int, M: int) -> Tensor:
+        """Which rows of a path are steps of it; refuses those that lead nowhere."""
+        n, m = (
+            torch.full((1,), size, device=path.device) if given is None else given.to(path.device).unsqueeze(-1)
+            for given, size in ((self.rows, N), (self.columns, M))
+        )
+        i, j = path[..., 0], path[..., 1]
+        move = path[..., 2] if self.gaps else torch.zeros_like(i)
+        # where the step leads: a cell counts as left for the one after it
+        down, right = i + (move != 2).long(), j + (move != 1).long()
+        valid = (i >= 0) & (j >= 0) & (down <= n) & (right <= m) & (move >= 0) & (move <= 2)
+        wanted = f"be steps (row, column{', move' if self.gaps else ''}) inside of {N} × {M} items and the true sizes"
+        if self.local:
+            none = (path == -1).all(-1)
+            hint = " −1 stands for nothing."
+            return check.encodable("path", path, valid | none, None, wanted, hint, columns=True) & ~none
+        ended = ((down == n) & (right == m)).long().cumsum(-1) > 0
+        real = ~torch.nn.functional.pad(ended[..., :-1], (1, 0)) & ((n > 0) | (m > 0))
+        hint = " Try `rows` and `columns`, which tell where the path ends and padding begins."
+        return check.encodable("path", path, valid, real, wanted, hint, columns=True)

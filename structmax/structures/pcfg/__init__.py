@@ -1,7 +1,7 @@
 """Parses of a context-free grammar."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar, NamedTuple
 
@@ -122,6 +122,20 @@ class Pcfg(AbstractStructure):
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
         return {"lengths": self.expanded("lengths", tensors, default=tensors[0].shape[-2])}
 
+    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        terms, rules, roots, _ = tensors
+        word = torch.arange(terms.shape[-2], device=terms.device)
+        lengths = self.fields(tensors)["lengths"].unsqueeze(-1)
+        some = lengths > 1
+        # as many words as a rule takes: two under a nonterminal, one under a preterminal
+        fewest = 1 + (torch.arange(rules.shape[-1], device=terms.device) < roots.shape[-1]).long()
+        enough = fewest.unsqueeze(-1) + fewest <= lengths[..., None, None]
+        within = (word.unsqueeze(-1) < word) & (word < lengths.unsqueeze(-1))
+        return ((word < lengths) & some).unsqueeze(-1), enough, some, within.unsqueeze(-1)
+
+    def counts(self, tensors: tuple[Tensor, ...]) -> tuple[bool, ...]:
+        return False, True, False, False
+
     def noise_size(self, scores: Scores) -> int:
         # One number for the root, then for each of N − 1 spans one for its rule and one for its split.
         return 2 * self.tensors(scores)[0].shape[-2] - 1
@@ -160,15 +174,17 @@ class Pcfg(AbstractStructure):
     def encode(self, nodes: Any, scores: Scores) -> PcfgParts:  # type: ignore[override]
         """Parts of nodes as `decode` returns them, in any order, shaped for `scores`, whose values do not matter."""
         tensors = self.tensors(scores)
-        event = [t.shape[t.dim() - d :] for t, d in zip(tensors, (2, 3, 1, 3), strict=True)]
+        terms, rules, roots, spans = (
+            t.new_zeros(t.shape[t.dim() - d :]) for t, d in zip(tensors, (2, 3, 1, 3), strict=True)
+        )
         if nodes and isinstance(nodes[0], list):
-            every = [
-                self.encode(one, tuple(t.new_zeros(e) for t, e in zip(tensors, event, strict=True))) for one in nodes
-            ]
+            one = PcfgParts(terms, rules, roots, spans)
+            lengths = [None] * len(nodes) if self.lengths is None else self.lengths.expand(_sizes(nodes))
+            every = [replace(self, lengths=n).encode(parse, one) for parse, n in zip(nodes, lengths, strict=True)]
             return PcfgParts(*(torch.stack(column) for column in zip(*every, strict=True)))
-        terms, rules, roots, spans = (t.new_zeros(e) for t, e in zip(tensors, event, strict=True))
         K = roots.shape[0]
         symbol = {(i, j): a for i, j, a in nodes}
+        self._check_nodes(symbol, terms.shape[0], terms.shape[1], K)
         for (i, j), a in symbol.items():
             if i == j:
                 terms[i, a - K] = 1
@@ -179,6 +195,34 @@ class Pcfg(AbstractStructure):
         if symbol:
             roots[symbol[min(symbol, key=lambda span: (span[0], -span[1]))]] = 1
         return PcfgParts(terms, rules, roots, spans)
+
+    def _check_nodes(self, symbol: dict[tuple[int, int], int], N: int, T: int, K: int) -> None:
+        """Nodes inside of the sentence, with symbols of their kind, each over two others: a whole parse, or nothing."""
+        n = N if self.lengths is None else int(self.lengths)
+        for (i, j), a in symbol.items():
+            low, high, kind = (K, K + T, "preterminals") if i == j else (0, K, "nonterminals")
+            if not (0 <= i <= j < n and low <= a < high):
+                raise ValueError(
+                    f"`nodes` should be (first word, last word, symbol) with words from 0 to {n - 1} and, over "
+                    f"{'one word' if i == j else 'several words'}, {kind} from {low} to {high - 1}, "
+                    f"but hold {(i, j, a)}. Try Pcfg(lengths) for shorter sentences."
+                )
+        bare = [
+            (i, j)
+            for i, j in symbol
+            if i < j and not any((i, k) in symbol and (k + 1, j) in symbol for k in range(i, j))
+        ]
+        if symbol and (bare or (0, n - 1) not in symbol or len(symbol) != 2 * n - 1):
+            missing = f"{bare[0]} has no two children" if bare else f"{len(symbol)} nodes are no parse of {n} words"
+            raise ValueError(
+                f"`nodes` should be the 2n − 1 nodes of a binary tree over n words, but {missing}. "
+                "Try the nodes `decode` returns."
+            )
+
+
+def _sizes(nested: Any) -> list[int]:
+    """How long lists of lists are, down to the nodes."""
+    return [len(nested), *_sizes(nested[0])] if nested and isinstance(nested[0], list) else []
 
 
 def _parses(i: int, j: int, K: int, T: int) -> Iterator[list[tuple[int, ...]]]:

@@ -118,5 +118,8 @@ class ProjectiveTree(ArcConventions, AbstractStructure):
     def encode(  # type: ignore[override]
         self, heads: Tensor, labels: Tensor | None = None, count: int | None = None
     ) -> Tensor:
-        """Parts (…, N + 1, N + 1) of heads (…, N). With labels (…, N), of which `count` there are: a last dimension."""
-        return encode_arcs(heads, self.labelled, labels, count)
+        """Parts (…, N + 1, N + 1) of heads (…, N). With labels (…, N), of which `count` there are: a last dimension.
+
+        Words past the length are padding, and may have any head and label.
+        """
+        return encode_arcs(heads, self.labelled, labels, count, self.lengths)

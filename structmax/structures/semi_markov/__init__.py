@@ -103,6 +103,20 @@ class SemiMarkov(AbstractStructure):
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
         return {"lengths": self.expanded("lengths", tensors, default=tensors[0].shape[-3])}
 
+    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        segment, pairwise = tensors
+        N, W = segment.shape[-3:-1]
+        lengths = self.fields(tensors)["lengths"].unsqueeze(-1)
+        position = torch.arange(N, device=segment.device)
+        last = position.unsqueeze(-1) + torch.arange(W, device=segment.device)
+        here = position < lengths
+        pairs = here[..., 1:] if pairwise.dim() > segment.dim() - 1 else here[..., 1:].any(-1)
+        return (last < lengths.unsqueeze(-1)).unsqueeze(-1), pairs[..., None, None]
+
+    def counts(self, tensors: tuple[Tensor, ...]) -> tuple[bool, ...]:
+        segment, pairwise = tensors
+        return False, pairwise.dim() < segment.dim()
+
     def noise_size(self, scores: Scores) -> int:
         # A number for the last label, then one for each width and for each label before.
         return 2 * self.tensors(scores)[0].shape[-3]
@@ -151,13 +165,30 @@ class SemiMarkov(AbstractStructure):
         return torch.where(inside, cell % C, -1)
 
     def encode(self, segments: Tensor, scores: Scores) -> SemiMarkovParts:  # type: ignore[override]
-        """Parts of segments (…, N, 3) as `decode` returns them, shaped for `scores`, whose values do not matter."""
+        """Parts of segments (…, N, 3) as `decode` returns them, shaped for `scores`, whose values do not matter.
+
+        Segments come in order, each where the one before ends; rows after the one that ends at the length are padding
+        and may hold anything.
+        """
         segment, pairwise = self.tensors(scores)
-        W, C = segment.shape[-2:]
+        N, W, C = segment.shape[-3:]
+        check.whole_numbers("segments", segments)
         start, width, label = segments.unbind(-1)
-        parts = [_marked((start * W + width - 1) * C + label, start >= 0, segment.shape[-3:], segment)]
+        length = N if self.lengths is None else self.lengths.to(segments.device).unsqueeze(-1)
+        # where each segment has to start: rows from the length on are padding, whatever widths they hold
+        begin = torch.nn.functional.pad(width.cumsum(-1).cummax(-1).values[..., :-1], (1, 0))
+        fits = (start == begin) & (width >= 1) & (width <= W) & (start + width <= length)
+        valid = fits & (label >= 0) & (label < C)
+        real = begin < length
+        wanted = (
+            f"be rows (start, width, label), one after the other up to the length, with widths from 1 to {W} and "
+            f"labels from 0 to {C - 1}"
+        )
+        hint = " Try SemiMarkov(lengths) to tell segments from padding."
+        here = check.encodable("segments", segments, valid, real, wanted, hint, columns=True)
+        parts = [_marked((start * W + width - 1) * C + label, here, segment.shape[-3:], segment)]
         # From the second segment on there is a transition into it.
-        follows = start[..., 1:] >= 0
+        follows = here[..., 1:] & here[..., :-1]
         move = label[..., :-1] * C + label[..., 1:]
         event = pairwise.shape[segment.dim() - 3 :]
         place = (start[..., 1:] - 1) * C * C if len(event) == 3 else 0
@@ -178,6 +209,7 @@ def _marked(place: Tensor, where: Tensor, event: tuple[int, ...], like: Tensor) 
     """How often each place of a flattened event occurs, at the entries `where`: (…, *event)."""
     size = torch.Size(event).numel()
     # One entry more, for what is nowhere.
-    flat = like.new_zeros(*place.shape[:-1], size + 1)
-    flat = flat.scatter_add(-1, torch.where(where, place, size), flat.new_ones(()).expand(place.shape))
+    index = torch.where(where, place, size)
+    flat = like.new_zeros(*index.shape[:-1], size + 1)
+    flat = flat.scatter_add(-1, index, flat.new_ones(()).expand(index.shape))
     return flat[..., :size].unflatten(-1, event) if size else flat[..., :0].reshape(*flat.shape[:-1], *event)

@@ -62,6 +62,13 @@ class ShiftReduce(AbstractStructure):
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
         return {"lengths": self.expanded("lengths", tensors, default=(tensors[0].shape[-2] + 1) // 2)}
 
+    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        (x,) = tensors
+        step = torch.arange(x.shape[-2], device=x.device)
+        leaves = self.fields(tensors)["lengths"].unsqueeze(-1)
+        shift = (step < 2 * leaves - 2) | ((step == 0) & (leaves > 0))
+        return (torch.stack([shift, (step >= 2) & (step < 2 * leaves - 1)], -1),)
+
     def noise_size(self, scores: Scores) -> int:
         # Sequences are drawn from their end: the first three steps and the last one leave no choice.
         return max(1, self.tensors(scores)[0].shape[-2] - 4)
@@ -78,8 +85,15 @@ class ShiftReduce(AbstractStructure):
         return torch.where((tensor > 0).any(-1), tensor.argmax(-1), -1)
 
     def encode(self, actions: Tensor) -> Tensor:  # type: ignore[override]
-        """Parts (…, 2N − 1, 2) of actions (…, 2N − 1), −1 for none."""
-        return (actions.unsqueeze(-1) == torch.arange(2, device=actions.device)).to(torch.get_default_dtype())
+        """Parts (…, 2N − 1, 2) of actions (…, 2N − 1), which may hold anything past the lengths."""
+        check.whole_numbers("actions", actions)
+        steps = None if self.lengths is None else 2 * self.lengths - 1
+        real = check.inside(steps, actions.shape[-1], actions)
+        wanted = "be 0, shift, or 1, reduce, at each of the 2n − 1 steps"
+        hint = " Try ShiftReduce(lengths) to tell steps from padding."
+        here = check.encodable("actions", actions, (actions >= 0) & (actions < 2), real, wanted, hint).unsqueeze(-1)
+        one_hot = actions.unsqueeze(-1) == torch.arange(2, device=actions.device)
+        return (here & one_hot).to(torch.get_default_dtype())
 
     def allowed(self, actions: Tensor, leaves: int | Tensor) -> Tensor:
         """Which actions may come next: (…, 2) bool, all False when the tree is built.

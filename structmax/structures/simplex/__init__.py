@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from structmax import check
 from structmax.contract import AbstractStructure, Scores
 
 
@@ -40,5 +41,9 @@ class Simplex(AbstractStructure):
         return torch.where(tensor.sum(-1) > 0, tensor.argmax(-1), -1)
 
     def encode(self, index: Tensor, n: int) -> Tensor:  # type: ignore[override]
-        """One-hot parts (…, n) of indices (…,); all zeros for −1."""
-        return (torch.arange(n, device=index.device) == index.unsqueeze(-1)).to(torch.get_default_dtype())
+        """One-hot parts (…, n) of indices (…,) from 0 to n − 1; all zeros for −1."""
+        check.whole_numbers("index", index)
+        column = index.unsqueeze(-1)
+        hint = f" Try `encode(index, n)` with n > {n}, or the right index."
+        check.encodable("index", column, (column >= 0) & (column < n), None, f"lie between 0 and {n - 1}", hint)
+        return (torch.arange(n, device=index.device) == column).to(torch.get_default_dtype())

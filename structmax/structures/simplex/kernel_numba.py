@@ -258,7 +258,7 @@ def entmax_pullback(p: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
     return out
 
 
-@returns("value", "state:2")
+@returns("state", "state:2")
 def entmax_value(x: Tensor, target: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     """Ω*_α(x) − x[target] per row, as in reference.py: (B,), and the state: (B, 2)."""
     value, state = x.new_empty(len(x)), x.new_empty(len(x), 2)

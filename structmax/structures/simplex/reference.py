@@ -163,7 +163,7 @@ def entmax_pullback(p: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
     return torch.where(steep, product.scatter(-1, top.indices, -rest), product)
 
 
-@returns("value", "state:2")
+@returns("state", "state:2")
 def entmax_value(x: Tensor, target: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     """Ω*_α(x) − x[target] per row: (B,), and the state of `_solve`: (B, 2).
 

@@ -149,5 +149,8 @@ class SpanningTree(ArcConventions, AbstractStructure):
     def encode(  # type: ignore[override]
         self, tree: Tensor, labels: Tensor | None = None, count: int | None = None
     ) -> Tensor:
-        """The way back, parts of heads or edges; with labels, of which `count` there are: a last dimension."""
-        return (encode_arcs if self.directed else encode_edges)(tree, self.labelled, labels, count)
+        """The way back, parts of heads or edges; with labels, of which `count` there are: a last dimension.
+
+        What is past the lengths is padding and may hold anything.
+        """
+        return (encode_arcs if self.directed else encode_edges)(tree, self.labelled, labels, count, self.lengths)

@@ -71,6 +71,13 @@ class Subset(AbstractStructure):
         lengths = self.expanded("lengths", tensors, default=tensors[0].shape[-1])
         return {"lengths": lengths, "size": self.size, "exact": self.at_most is None}
 
+    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        (x,) = tensors
+        lengths = self.fields(tensors)["lengths"].unsqueeze(-1)
+        # Of fewer items than have to be in there is no subset.
+        enough = lengths >= (self.size if self.at_most is None else 0)
+        return ((torch.arange(x.shape[-1], device=x.device) < lengths) & enough & (self.size > 0),)
+
     def noise_size(self, scores: Scores) -> int:
         """One number for each item, and with `at_most` one for how many."""
         return self.tensors(scores)[0].shape[-1] + (self.k is None)
@@ -93,6 +100,13 @@ class Subset(AbstractStructure):
         return torch.where(item < n, item, -1)
 
     def encode(self, items: Tensor, n: int) -> Tensor:  # type: ignore[override]
-        """Parts (…, n) of items (…, k) in any order, −1 for none."""
-        parts = torch.zeros(*items.shape[:-1], n + 1, device=items.device)
-        return parts.scatter_(-1, torch.where(items < 0, n, items), 1.0)[..., :n]
+        """Parts (…, n) of items (…, k) in any order; with `at_most`, −1 for none."""
+        check.whole_numbers("items", items)
+        size = n if self.lengths is None else self.lengths.to(items.device).unsqueeze(-1)
+        valid = (items >= 0) & (items < size)
+        wanted = f"be items from 0 to {n - 1}" + ("" if self.lengths is None else ", below the lengths")
+        hint = " Try `Subset(at_most=k)`, where −1 stands for none." if self.at_most is None else " −1 stands for none."
+        none = torch.zeros_like(valid) if self.at_most is None else items == -1
+        here = check.encodable("items", items, valid | none, None, wanted, hint) & ~none
+        place = torch.where(here, items, n)
+        return torch.zeros(*place.shape[:-1], n + 1, device=items.device).scatter_(-1, place, 1.0)[..., :n]

@@ -1,0 +1,60 @@
+"""Half precision where an answer is composed of several.
+
+A kernel computes half precision in float32 and rounds what it returns. The difference of two rounded answers is not the
+rounded difference: log Z = 200.41 and ⟨θ, μ⟩ = 199.58 are both 200 in bfloat16, and nothing is left of an entropy of
+0.83. So what is composed gets its scores in float32, computes with what nobody has rounded, and is rounded once, at the
+end. Gradients come back in the dtype of the scores, by the cast.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+from structmax.backends import HALF
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def composed(question: Callable[P, R]) -> Callable[P, R]:
+    """The question, asked in float32 where its scores, the first argument, are narrower; the answer in their dtype."""
+    first = next(iter(inspect.signature(question).parameters))
+
+    @functools.wraps(question)
+    def asked(*args: P.args, **kwargs: P.kwargs) -> R:
+        dtype = narrow(args[0] if args else kwargs.get(first))
+        if dtype is None:
+            return question(*args, **kwargs)
+        wide = {name: widened(value) for name, value in kwargs.items()}
+        return cast(question(*map(widened, args), **wide), dtype)  # type: ignore[arg-type]
+
+    return asked
+
+
+def narrow(scores: Any) -> torch.dtype | None:
+    """The dtype of scores in half precision, None for others."""
+    tensor = scores[0] if isinstance(scores, tuple | list) and scores else scores
+    return tensor.dtype if isinstance(tensor, Tensor) and tensor.dtype in HALF else None
+
+
+def widened(value: Any) -> Any:
+    """Tensors of half precision, also those of a tuple, in float32; all else as it is."""
+    if isinstance(value, tuple | list):
+        return _like(value, [widened(each) for each in value])
+    return value.float() if isinstance(value, Tensor) and value.dtype in HALF else value
+
+
+def cast(value: Any, dtype: torch.dtype) -> Any:
+    """The way back, of an answer: floating-point tensors in that dtype."""
+    if isinstance(value, tuple | list):
+        return _like(value, [cast(each, dtype) for each in value])
+    return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def _like(value: Any, items: list[Any]) -> Any:
+    """A named tuple as it was."""
+    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
