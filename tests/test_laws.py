@@ -18,6 +18,7 @@ SLOW = {
     testing.law_entropies,
     testing.law_given,
     testing.law_gradients,
+    testing.law_masks,
     testing.law_sample_without_replacement,
     testing.law_smoothed,
     testing.law_smoothed_gradients,
