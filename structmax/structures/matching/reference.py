@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from structmax.numerics.exact_sum import exact_sum
 from structmax.structures.matching.transport import examples as transport_examples
 from structmax.structures.matching.transport import potentials as potentials
 from structmax.structures.matching.transport import project as project
@@ -78,7 +79,7 @@ def _mark(out: Tensor, pairs: Pairs) -> None:
 
 
 def _score(table: Table, pairs: Pairs) -> float:
-    return math.fsum(table[i][j] for i, j in pairs)
+    return exact_sum([table[i][j] for i, j in pairs])
 
 
 def _best(table: Table, partial: bool) -> Pairs | None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.arcs import as_arcs, from_arcs, usable
+from structmax.numerics.exact_sum import exact_sum
 
 Table = list[list[list[float]]]
 Tree = list[tuple[int, int, int]]
@@ -105,12 +106,13 @@ def _best_tree(table: Table, single_root: bool) -> Tree | None:
     found = [tree for some in tries or [arcs] if (tree := _arborescence(some, words)) is not None]
     if not found:
         return None
-    best = max(found, key=lambda tree: math.fsum(arcs[arc] for arc in tree))
-    return sorted(((h, m, label[h, m]) for h, m in best), key=lambda part: part[1])
+    trees = [sorted(((h, m, label[h, m]) for h, m in tree), key=lambda part: part[1]) for tree in found]
+    best = max(trees, key=lambda tree: _value(table, tree))
+    return best if _value(table, best) > -math.inf else None
 
 
 def _value(table: Table, tree: Tree) -> float:
-    return math.fsum(table[m][h][i] for h, m, i in tree)
+    return exact_sum([table[m][h][i] for h, m, i in tree])
 
 
 def _constrained(table: Table, required: Tree, forbidden: Tree) -> Table:
@@ -131,6 +133,10 @@ def _constrained(table: Table, required: Tree, forbidden: Tree) -> Table:
 def argmax(arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
     arc, used, every = tables(arc, lengths, directed)
     best = [table if table is None else [_best_tree(table, single_root) or []] for table in every]
+    for table, trees in zip(every, best, strict=True):
+        # as a number of the scores' dtype
+        if table is not None and trees is not None and _value(table, trees[0]) < torch.finfo(arc.dtype).min:
+            trees[0] = []
     return parts_of(arc, used, best, 1, directed).squeeze(1)
 
 

@@ -63,6 +63,8 @@ def argmax(x: Tensor, lengths: Tensor, size: int, exact: bool) -> Tensor:
     x = _clean(x, lengths, size, exact)
     rank = x.sort(dim=-1, descending=True, stable=True).indices.argsort(-1)
     inside = (rank < size) & (x > (-math.inf if exact else 0)) & _feasible(x, size, exact)
+    # a sum of finite scores may be −inf
+    inside = inside & (torch.where(inside, x, 0.0).sum(-1, keepdim=True) > -math.inf)
     return torch.where(x.isnan(), x, inside.to(x.dtype))
 
 
