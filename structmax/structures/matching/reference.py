@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.exact_sum import exact_sum
+from structmax.structures.matching.range import best_with_room, ranked_with_room, with_room
 from structmax.structures.matching.transport import examples as transport_examples
 from structmax.structures.matching.transport import potentials as potentials
 from structmax.structures.matching.transport import project as project
@@ -23,6 +24,7 @@ Pairs = list[tuple[int, int]]
 NONE = -1
 
 
+@best_with_room
 def argmax(scores: Tensor, *, rows: Tensor, columns: Tensor, partial: bool) -> Tensor:
     def one(table: Table, out: Tensor) -> None:
         _mark(out, _best(table, partial) or [])
@@ -30,6 +32,7 @@ def argmax(scores: Tensor, *, rows: Tensor, columns: Tensor, partial: bool) -> T
     return _each(scores, rows, columns, torch.zeros_like(scores), one)
 
 
+@ranked_with_room
 def topk(scores: Tensor, *, k: int, rows: Tensor, columns: Tensor, partial: bool) -> tuple[Tensor, Tensor]:
     values = scores.new_full((len(scores), k), -math.inf)
     parts = scores.new_zeros(len(scores), k, *scores.shape[1:])
@@ -45,6 +48,7 @@ def topk(scores: Tensor, *, k: int, rows: Tensor, columns: Tensor, partial: bool
     return values, parts
 
 
+@with_room
 def max_marginals(scores: Tensor, *, rows: Tensor, columns: Tensor, partial: bool) -> Tensor:
     def one(table: Table, out: Tensor) -> None:
         for i, row in enumerate(table):
