@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.exact_sum import exact_sum
-from structmax.structures.matching.range import best_with_room, ranked_with_room, with_room
+from structmax.structures.matching.range import best_with_room, projected_within_reach, ranked_with_room, with_room
 from structmax.structures.matching.transport import examples as transport_examples
 from structmax.structures.matching.transport import potentials as potentials
-from structmax.structures.matching.transport import project as project
+from structmax.structures.matching.transport import project as _project
 from structmax.structures.matching.transport import project_jvp as project_jvp
 from structmax.structures.matching.transport import sinkhorn as sinkhorn
 
@@ -186,6 +186,9 @@ def _best_between(
     if pairs is None or any(table[i][j] == -math.inf for i, j in inside):
         return None
     return sorted([*inside, *((rows[i], columns[j]) for i, j in pairs)])
+
+
+project = projected_within_reach(_project, argmax)
 
 
 def examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any]]]:
