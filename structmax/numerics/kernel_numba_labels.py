@@ -36,9 +36,9 @@ def log_sum(scores):
 
 @compiled()
 def share_out(scores, amount, out):
-    """out = amount · softmax(scores), zeros if no label is feasible."""
+    """out = amount · softmax(scores), zeros if no label is feasible; of nothing, whatever the scores."""
     peak = best_label(scores)
-    scale = amount / _total(scores, peak) if peak > -np.inf else 0.0
+    scale = amount / _total(scores, peak) if amount != 0 and peak > -np.inf else 0.0
     for c in range(scores.size):
         out[c] = scale * exp(scores[c] - peak) if scale != 0 else 0.0
 
