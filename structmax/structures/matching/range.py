@@ -64,8 +64,8 @@ def projected_within_reach(project: Callable[..., Tensor], argmax: Callable[...,
         x = torch.where(valid, scores, -math.inf).double() / ROOM
         best = argmax(scores, rows=rows, columns=columns, partial=partial)
         score = torch.where(best > 0, x, 0.0).sum((1, 2))
-        tops = x.amax(2, keepdim=True), x.amax(1, keepdim=True)
-        tops = tuple(torch.where(top == -math.inf, 0.0, top.clamp_min(0.0) if partial else top) for top in tops)
+        best_of = x.amax(2, keepdim=True), x.amax(1, keepdim=True)
+        tops = [torch.where(top == -math.inf, 0.0, top.clamp_min(0.0) if partial else top) for top in best_of]
         by_row = (rows <= columns)[:, None, None]
         bound = torch.where(by_row, tops[0].sum(1, keepdim=True), tops[1].sum(2, keepdim=True))
         loss = torch.where(by_row, tops[0], tops[1]) - x
