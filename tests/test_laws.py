@@ -20,6 +20,7 @@ SLOW = {
     testing.law_rounded_once,
     testing.law_target_padding,
     testing.law_gradients,
+    testing.law_masks,
     testing.law_sample_without_replacement,
     testing.law_smoothed,
     testing.law_smoothed_gradients,

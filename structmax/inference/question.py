@@ -129,7 +129,5 @@ def existing(structure: AbstractStructure, scores: tuple[Tensor, ...], parts: tu
 
 
 def countable(scores: tuple[Tensor, ...], parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Scores to multiply with parts: 0 for −inf, and for whatever padding holds where the part is 0."""
-    return tuple(
-        s.masked_fill(s.isneginf() | ((part == 0) & ~s.isfinite()), 0.0) for s, part in zip(scores, parts, strict=True)
-    )
+    """Scores to multiply with parts: 0 for −inf, and for whatever padding or a mask holds where the part is 0."""
+    return tuple(s.masked_fill(s.isneginf() | (part == 0), 0.0) for s, part in zip(scores, parts, strict=True))

@@ -80,7 +80,10 @@ def _smoothed_max(alpha: float, gamma: float) -> Combine:
         on = q > 0
         safe = torch.where(on, q, 1.0)
         regulariser = q * safe.log() if alpha == 1 else (safe**alpha - safe) / (alpha * (alpha - 1))
-        value = torch.where(on, q * torch.where(on, s, 0.0) - gamma * regulariser, 0.0).sum(-1)
+        # relative to the best, as q sums to 1: far from 0 there are no digits left
+        peak = s.detach().amax(-1, keepdim=True)
+        above = torch.where(on, q * torch.where(on, s - peak, 0.0) - gamma * regulariser, 0.0).sum(-1)
+        value = peak.squeeze(-1) + above
         broken = s.isnan().any(-1)
         return torch.where(broken, math.nan, torch.where((s > -math.inf).any(-1), value, -math.inf))
 

@@ -30,7 +30,10 @@ def _new_lists(size, arity):
 
 @compiled()
 def _measure(graph, score, nodes, k, size, begin):
-    """How many derivations each node keeps, at most k, and where its list begins; returns the size of all lists."""
+    """How many derivations each node has, up to k, and where its list begins; returns the size of all lists.
+
+    There may be fewer: a sum of finite scores can be −inf.
+    """
     first, tails, parts = graph
     size[-1], begin[-1], total = 1, 0, 1
     for v in nodes:
@@ -49,7 +52,7 @@ def _measure(graph, score, nodes, k, size, begin):
 
 @compiled()
 def _fill_list(graph, score, s, v, size, begin, lists, found, heap):
-    """The list of v, whose edges score s, from those of its tails."""
+    """The list of v, whose edges score s, from those of its tails; returns how many derivations it has."""
     first, tails, parts = graph
     value, edge, rank = found
     list_value, list_edge, list_rank = lists
@@ -60,10 +63,12 @@ def _fill_list(graph, score, s, v, size, begin, lists, found, heap):
             for j in range(tails.shape[1]):
                 rank[count, j] = 0
             count += 1
-    held = count
+    held, listed = count, 0
     arrange(value, heap, held)
-    for place in range(begin[v], begin[v] + size[v]):
+    while held > 0 and listed < size[v]:
         n, held = pop(value, heap, held)
+        place = begin[v] + listed
+        listed += 1
         e = edge[n]
         list_value[place], list_edge[place] = value[n], e
         for j in range(tails.shape[1]):
@@ -77,11 +82,13 @@ def _fill_list(graph, score, s, v, size, begin, lists, found, heap):
                 for j in range(tails.shape[1]):
                     rank[count, j] = rank[n, j] + (j == raised)
                     total += list_value[begin[tails[e, j]] + rank[count, j]]
-                value[count], edge[count] = total, e
-                held = push(value, heap, held, count)
-                count += 1
+                if total > -np.inf:
+                    value[count], edge[count] = total, e
+                    held = push(value, heap, held, count)
+                    count += 1
             if rank[n, raised] > 0:
                 break
+    return listed
 
 
 @compiled()
@@ -148,13 +155,15 @@ def topk_rows(start, stop, x, k, goal, first, tails, parts, values, out):
             for v in nodes:
                 edges = s[: first[v + 1] - first[v]]
                 add_up(tails, parts, first[v], first[v + 1], score, value, edges)
-                _fill_list(graph, score, edges, v, size, begin, lists, found, heap)
+                size[v] = _fill_list(graph, score, edges, v, size, begin, lists, found, heap)
             available = size[goal[i]]
         for rank in range(k):
             fill(np.nan if np.isnan(best) else 0.0, out[i, rank])
             values[i, rank] = np.nan if np.isnan(best) else -np.inf
             if rank < available:
                 values[i, rank] = lists[0][begin[goal[i]] + rank]
+            # In float32 it may be −inf only now.
+            if values[i, rank] > -np.inf:
                 _unfold(graph, begin, lists, goal[i], rank, stack, ranks, out[i, rank])
 
 

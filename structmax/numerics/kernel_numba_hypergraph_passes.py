@@ -205,7 +205,9 @@ def load(graph, chart, given, nodes, x, required, goal, i, alpha, gamma):
     if required.size > 0:
         for part in range(x.shape[1]):
             given[0][part] = required[i, part] > 0
-    return nodes, ascend(graph, nodes, chart, given, alpha, gamma)
+    value = ascend(graph, nodes, chart, given, alpha, gamma)
+    # What the dtype of the scores cannot hold is −inf: in float32 a sum of finite ones as in float64.
+    return nodes, (-np.inf if x.dtype.type(value) == -np.inf else value)
 
 
 @compiled()

@@ -135,13 +135,27 @@ def _weigh(graph, chart, trie, node, v, weight):
 
 
 @compiled()
+def _log_probability(graph, chart, v, e, alpha, gamma):
+    """log q(e): from q as long as that is a number, for values far from 0 have no digits for small differences."""
+    _, tails, parts = graph
+    _, _, score, value, q, _ = chart
+    if alpha != 1 or q[e] > FAINT:
+        return math.log(q[e])
+    s = 0.0
+    for j in range(parts.shape[1]):
+        s += score[parts[e, j]]
+    for j in range(tails.shape[1]):
+        s += value[tails[e, j]]
+    return (s - value[v]) / gamma if s > -np.inf else s
+
+
+@compiled()
 def _walk_anew(graph, chart, trie, size, goal, noise, stack, path, decided, weight, out):
-    """A walk like none before: the size of the trie after it, and the score of the derivation.
+    """A walk like none before: the size of the trie after it, and the log-probability of the derivation.
 
     Afterwards what is left is summed up anew along the path, not subtracted: nothing is where all is drawn.
     """
     first, tails, parts = graph
-    _, _, score, _, _, _ = chart
     _, left, _, _ = trie
     stack[0], height, used, total = goal, 1, 0, 0.0
     path[0] = 0
@@ -156,8 +170,7 @@ def _walk_anew(graph, chart, trie, size, goal, noise, stack, path, decided, weig
             path[used + 1], size = _follow(trie, size, path[used], e)
             decided[used] = v
             used += 1
-        for j in range(parts.shape[1]):
-            total += score[parts[e, j]]
+            total += _log_probability(graph, chart, v, e, 1.0, 1.0)
         height = _take(tails, parts, e, stack, height, out)
     left[path[used]] = -np.inf
     for step in range(used - 1, -1, -1):
@@ -194,7 +207,6 @@ def _parse(graph, score, nodes, y, covered, taken):
 def _log_prob(graph, chart, nodes, y, alpha, gamma, taken, visits, count):
     """Σ log q over the derivation in `taken` if its parts are y, else −inf; and how often it visits each node."""
     _, tails, parts = graph
-    _, _, score, value, q, _ = chart
     fill(0.0, count)
     for v in nodes:
         visits[v] = 0.0
@@ -205,16 +217,11 @@ def _log_prob(graph, chart, nodes, y, alpha, gamma, taken, visits, count):
             e = taken[v]
             if e < 0:
                 return -np.inf
-            s = 0.0
             for j in range(parts.shape[1]):
-                s += score[parts[e, j]]
                 count[parts[e, j]] += visits[v]
             for j in range(tails.shape[1]):
-                s += value[tails[e, j]]
                 visits[tails[e, j]] += visits[v]
-            # At α = 1 this is right even where q is too small to be a number.
-            log_q = (s - value[v]) / gamma if alpha == 1 else math.log(q[e])
-            total += visits[v] * log_q
+            total += visits[v] * _log_probability(graph, chart, v, e, alpha, gamma)
     for part in range(y.size):
         if count[part] != y[part]:
             return -np.inf
@@ -287,10 +294,12 @@ def sample_without_replacement_rows(start, stop, x, noise, goal, first, tails, p
             fill(np.nan if np.isnan(value) else 0.0, out[i, s])
             log_prob[i, s] = np.nan if np.isnan(value) else -np.inf
             if value > -np.inf and left[0] > -np.inf:
-                size, score = _walk_anew(
+                size, log_prob[i, s] = _walk_anew(
                     graph, chart, trie, size, goal[i], noise[i, s], stack, path, decided, weight, out[i, s]
                 )
-                log_prob[i, s] = score - value
+                # In float32 it may be −inf only now.
+                if log_prob[i, s] == -np.inf:
+                    fill(0.0, out[i, s])
 
 
 @kernel()

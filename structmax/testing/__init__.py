@@ -14,6 +14,7 @@ from structmax.testing.chance import law_sample, law_sample_without_replacement
 from structmax.testing.derivatives import law_agrees_with_reference, law_gradients, law_transforms
 from structmax.testing.forms import law_codec, law_dtypes, law_padding, law_shapes
 from structmax.testing.instances import law_limits, law_vmap
+from structmax.testing.masks import law_masks
 from structmax.testing.projection import law_project, law_project_gradients
 from structmax.testing.smoothing import law_smoothed, law_smoothed_gradients
 from structmax.testing.sparse import law_sparsemap, law_sparsemap_gradients
@@ -50,6 +51,7 @@ LAWS: dict[Callable[[Case, str], None], tuple[str, ...]] = {
     law_project_gradients: ("project", "project_jvp"),
     law_sparsemap: ("sparsemap",),
     law_sparsemap_gradients: ("sparsemap",),
+    law_masks: ("argmax",),
     law_padding: ("argmax",),
     law_target_padding: ("argmax",),
     law_gradients: ("log_partition", "marginals", "marginals_jvp"),

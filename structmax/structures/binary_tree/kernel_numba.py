@@ -40,24 +40,24 @@ def _value(scores, n, rate, chart):
 
 
 @compiled()
-def _inside(scores, n, weights, chart):
-    """The rate of a linear chart, NaN where the chart is in log space; then `weights` has its sums over splits."""
+def _inside(scores, n, weights, share, chart):
+    """The rate of a linear chart, NaN where the chart is in log space; then `weights` and `share` are about splits."""
     rate = inside_linear(scores, n, weights, chart)
     if np.isnan(rate):
-        inside_log(scores, n, weights, chart)
+        inside_log(scores, n, weights, share, chart)
     return rate
 
 
 @kernel()
 def _value_rows(begin, stop, x, lengths, value):
     N = x.shape[1]
-    scores, weights, chart = new_chart(N), new_chart(N), new_chart(N)
+    scores, weights, share, chart = new_chart(N), new_chart(N), new_chart(N), new_chart(N)
     for b in range(begin, stop):
         n = lengths[b]
         if n == 0:
             value[b] = 0.0
         elif read(x[b], n, True, scores):
-            rate = _inside(scores, n, weights, chart)
+            rate = _inside(scores, n, weights, share, chart)
             value[b] = _value(scores, n, rate, chart)
         else:
             value[b] = np.nan
@@ -73,7 +73,7 @@ def _spoil(n, out):
 @kernel()
 def _marginal_rows(begin, stop, x, lengths, value, out):
     N = x.shape[1]
-    scores, weights, chart, ratio = new_chart(N), new_chart(N), new_chart(N), new_chart(N)
+    scores, weights, share, chart, ratio = new_chart(N), new_chart(N), new_chart(N), new_chart(N), new_chart(N)
     for b in range(begin, stop):
         n = lengths[b]
         value[b] = 0.0
@@ -81,24 +81,24 @@ def _marginal_rows(begin, stop, x, lengths, value, out):
             value[b] = np.nan
             _spoil(n, out[b])
         elif n > 0:
-            rate = _inside(scores, n, weights, chart)
+            rate = _inside(scores, n, weights, share, chart)
             value[b] = _value(scores, n, rate, chart)
             if value[b] == -np.inf:
                 continue
             if np.isnan(rate):
-                outside_log(n, weights, chart, ratio)
+                outside_log(n, weights, share, chart, ratio)
                 mu = ratio
             else:
                 outside_linear(n, weights, chart, ratio)
                 mu = weights
             mu[LANES : LANES + n] = 1.0
-            write(x[b], scores, mu, n, out[b])
+            write(x[b], mu, n, out[b])
 
 
 @kernel()
 def _tangent_rows(begin, stop, x, tangent, lengths, out):
     N = x.shape[1]
-    scores, weights, chart, ratio = new_chart(N), new_chart(N), new_chart(N), new_chart(N)
+    scores, weights, share, chart, ratio = new_chart(N), new_chart(N), new_chart(N), new_chart(N), new_chart(N)
     mean, d_chart, d_ratio, d_mu = new_chart(N), new_chart(N), new_chart(N), new_chart(N)
     for b in range(begin, stop):
         n = lengths[b]
@@ -107,20 +107,21 @@ def _tangent_rows(begin, stop, x, tangent, lengths, out):
         if not read(x[b], n, True, scores):
             _spoil(n, out[b])
             continue
-        rate = _inside(scores, n, weights, chart)
-        if _value(scores, n, rate, chart) == -np.inf:
+        rate = _inside(scores, n, weights, share, chart)
+        # as a number of the scores' dtype
+        if x.dtype.type(_value(scores, n, rate, chart)) == -np.inf:
             continue
-        read_tangent(x[b], scores, tangent[b], n, mean)
+        read_tangent(x[b], tangent[b], n, mean)
         if np.isnan(rate):
-            inside_log_tangent(mean, n, weights, chart, d_ratio, d_chart)
-            outside_log_tangent(n, weights, chart, d_ratio, d_chart, ratio, d_mu)
+            inside_log_tangent(mean, n, weights, share, chart, d_ratio, d_chart)
+            outside_log_tangent(n, weights, share, chart, d_ratio, d_chart, ratio, d_mu)
             mu = ratio
         else:
             inside_linear_tangent(mean, n, weights, chart, d_chart)
             outside_linear_tangent(mean, n, weights, chart, d_chart, ratio, d_ratio, d_mu)
             mu = weights
         mu[LANES : LANES + n], d_mu[LANES : LANES + n] = 1.0, 0.0
-        write_tangent(x[b], scores, mu, tangent[b], mean, d_mu, n, out[b])
+        write_tangent(x[b], mu, tangent[b], d_mu, n, out[b])
 
 
 @kernel()
@@ -139,14 +140,14 @@ def _argmax_rows(begin, stop, x, lengths, out):
 @kernel()
 def _sample_rows(begin, stop, x, noise, lengths, out):
     N = x.shape[1]
-    scores, weights, chart = new_chart(N), new_chart(N), new_chart(N)
+    scores, weights, share, chart = new_chart(N), new_chart(N), new_chart(N), new_chart(N)
     pending = np.empty((N + 1, 2), np.int64)
     mass = np.empty(max(N, x.shape[3]))
     for b in range(begin, stop):
         n = lengths[b]
         if n > 0 and read(x[b], n, True, scores):
-            rate = _inside(scores, n, weights, chart)
-            if _value(scores, n, rate, chart) > -np.inf:
+            rate = _inside(scores, n, weights, share, chart)
+            if x.dtype.type(_value(scores, n, rate, chart)) > -np.inf:
                 for s in range(noise.shape[1]):
                     draw(x[b], noise[b, s], n, np.isnan(rate), chart, pending, mass, out[b, s])
         else:

@@ -16,7 +16,13 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from structmax.numerics.kernel_numba import compiled
-from structmax.numerics.kernel_numba_exp import exp
+from structmax.numerics.kernel_numba_labels import (
+    best_label,
+    log_sum,
+    mean_over_labels,
+    share_out,
+    share_out_along,
+)
 
 # One AVX-512 register of float64.
 LANES = 8
@@ -131,28 +137,6 @@ def raise_to_sums(typingctx, out, o, a, a0, da, b, b0, db, count):
 
 
 @compiled()
-def _soft(x, i, j):
-    """log Σ exp over the labels of a span."""
-    peak = x[i, j, 0]
-    for c in range(1, x.shape[2]):
-        peak = max(peak, x[i, j, c])
-    if peak == -np.inf:
-        return np.float64(peak)
-    total = 0.0
-    for c in range(x.shape[2]):
-        total += exp(np.float64(x[i, j, c]) - peak)
-    return peak + np.log(total)
-
-
-@compiled()
-def _best(x, i, j):
-    best = x[i, j, 0]
-    for c in range(1, x.shape[2]):
-        best = max(best, x[i, j, c])
-    return best
-
-
-@compiled()
 def read(x, n, soft, scores):
     """The score of each span by width: log Σ exp over its labels if `soft`, else the best. False if NaN or +inf."""
     pitch, sound = pitch_of(n), True
@@ -165,52 +149,43 @@ def read(x, n, soft, scores):
             place = LANES + w * pitch + i
             if x.shape[2] == 1:
                 scores[place] = x[i, i + w, 0]
-            elif soft:
-                scores[place] = _soft(x, i, i + w)
             else:
-                scores[place] = _best(x, i, i + w)
+                scores[place] = log_sum(x[i, i + w]) if soft else best_label(x[i, i + w])
     return sound
 
 
 @compiled()
-def read_tangent(x, scores, tangent, n, out):
+def read_tangent(x, tangent, n, out):
     """The tangent of each span's score, the mean over its labels, by width; 0 at a score of −inf."""
     pitch = pitch_of(n)
     out[: chart_size(n)] = 0.0
     for i in range(n):
         for w in range(n - i):
             place = LANES + w * pitch + i
-            mean = 0.0
-            for c in range(x.shape[2]):
-                if x[i, i + w, c] > -np.inf:
-                    mean += exp(x[i, i + w, c] - scores[place]) * tangent[i, i + w, c]
-            out[place] = mean
+            out[place] = mean_over_labels(x[i, i + w], tangent[i, i + w])
 
 
 @compiled()
-def write(x, scores, mu, n, out):
+def write(x, mu, n, out):
     """Marginals of labels from those of spans: out[i, j, c] = μ · p(c), for i ≤ j < n."""
     pitch = pitch_of(n)
     for i in range(n):
         for w in range(n - i):
             place = LANES + w * pitch + i
-            if x.shape[2] == 1 or mu[place] == 0:
-                out[i, i + w] = mu[place]
+            if x.shape[2] == 1:
+                out[i, i + w, 0] = mu[place]
             else:
-                for c in range(x.shape[2]):
-                    out[i, i + w, c] = mu[place] * exp(x[i, i + w, c] - scores[place])
+                share_out(x[i, i + w], mu[place], out[i, i + w])
 
 
 @compiled()
-def write_tangent(x, scores, mu, tangent, mean, d_mu, n, out):
+def write_tangent(x, mu, tangent, d_mu, n, out):
     """The tangent of `write`: out[i, j, c] = p(c) · (dμ + μ · (tangent − its mean)), 0 at a score of −inf."""
     pitch = pitch_of(n)
     for i in range(n):
         for w in range(n - i):
             place = LANES + w * pitch + i
-            for c in range(x.shape[2]):
-                if x.shape[2] == 1:
-                    out[i, i + w, c] = d_mu[place]
-                elif x[i, i + w, c] > -np.inf:
-                    shift = d_mu[place] + mu[place] * (tangent[i, i + w, c] - mean[place])
-                    out[i, i + w, c] = exp(x[i, i + w, c] - scores[place]) * shift
+            if x.shape[2] == 1:
+                out[i, i + w, 0] = d_mu[place]
+            else:
+                share_out_along(x[i, i + w], tangent[i, i + w], mu[place], d_mu[place], out[i, i + w])

@@ -1,4 +1,8 @@
-"""Inside and outside in log space, for scores of any range. Leaves are left out: their score counts as 0."""
+"""Inside and outside in log space, for scores of any range. Leaves are left out: their score counts as 0.
+
+`splits` has the best score of a span's two children, and `share` one over the sum over its splits, relative to that:
+shares of splits sum to 1 however large the logarithms. At −1e15 these have no digits left for the number of splits.
+"""
 
 import numpy as np
 
@@ -37,18 +41,16 @@ def _add_split(left, right, peak, total):
 
 
 @compiled()
-def _finish(scores, splits, chart):
+def _finish(scores, splits, share, chart):
     for i in range(len(chart)):
-        if chart[i] > 0:
-            splits[i] += np.log(chart[i])
-            chart[i] = splits[i] + scores[i]
-        else:
-            chart[i] = -np.inf
+        feasible = chart[i] > 0
+        share[i] = 1 / chart[i] if feasible else 0.0
+        chart[i] = splits[i] + np.log(chart[i]) + scores[i] if feasible else -np.inf
 
 
 @compiled()
-def inside(scores, n, splits, chart):
-    """log Σ over a span's trees of exp(score), in `chart`; without the span itself in `splits`, 0 instead of −inf."""
+def inside(scores, n, splits, share, chart):
+    """log Σ over a span's trees of exp(score), in `chart`; `splits` is 0 instead of −inf."""
     start(n, chart)
     for w in range(1, n):
         best_splits(n, w, chart)
@@ -59,20 +61,20 @@ def inside(scores, n, splits, chart):
             row[i] = 0.0
         for t in range(w):
             _add_split(*_children(chart, w, t, n), peak, row)
-        _finish(spans(scores, w, n), peak, row)
+        _finish(spans(scores, w, n), peak, spans(share, w, n), row)
 
 
 @compiled("contract")
-def _share(left, right, splits, mu, mu_left, mu_right):
+def _pass_on(left, right, splits, share, mu, mu_left, mu_right):
     """Adds to each child its share of the marginal of its parent, for one split of the spans of one width."""
     for i in range(len(mu)):
-        share = mu[i] * exp((left[i] + right[i]) - splits[i])
-        mu_left[i] += share
-        mu_right[i] += share
+        amount = mu[i] * share[i] * exp((left[i] + right[i]) - splits[i])
+        mu_left[i] += amount
+        mu_right[i] += amount
 
 
 @compiled()
-def outside(n, splits, chart, mu):
+def outside(n, splits, share, chart, mu):
     """Marginals of all spans."""
     mu[:] = 0.0
     mu[row_of(n - 1, n)] = 1.0
@@ -80,17 +82,17 @@ def outside(n, splits, chart, mu):
         for t in range(w):
             left, right = _children(chart, w, t, n)
             mu_left, mu_right = _children(mu, w, t, n)
-            _share(left, right, spans(splits, w, n), spans(mu, w, n), mu_left, mu_right)
+            _pass_on(left, right, spans(splits, w, n), spans(share, w, n), spans(mu, w, n), mu_left, mu_right)
 
 
 @compiled("contract")
-def _add_mean(left, right, splits, d_left, d_right, d_chart):
+def _add_mean(left, right, splits, share, d_left, d_right, d_chart):
     for i in range(len(d_chart)):
-        d_chart[i] += exp((left[i] + right[i]) - splits[i]) * (d_left[i] + d_right[i])
+        d_chart[i] += share[i] * exp((left[i] + right[i]) - splits[i]) * (d_left[i] + d_right[i])
 
 
 @compiled()
-def inside_tangent(tangent, n, splits, chart, d_splits, d_chart):
+def inside_tangent(tangent, n, splits, share, chart, d_splits, d_chart):
     """The tangent of the chart, and without the span itself the mean over its splits, in `d_splits`."""
     d_chart[:] = 0.0
     d_splits[:] = 0.0
@@ -98,24 +100,27 @@ def inside_tangent(tangent, n, splits, chart, d_splits, d_chart):
         for t in range(w):
             left, right = _children(chart, w, t, n)
             d_left, d_right = _children(d_chart, w, t, n)
-            _add_mean(left, right, spans(splits, w, n), d_left, d_right, spans(d_splits, w, n))
+            above = spans(splits, w, n), spans(share, w, n)
+            _add_mean(left, right, *above, d_left, d_right, spans(d_splits, w, n))
         spans(d_chart, w, n)[:] = spans(d_splits, w, n) + spans(tangent, w, n)
 
 
 @compiled("contract")
-def _share_tangent(left, right, splits, d_left, d_right, d_splits, mu, mu_left, mu_right, d_mu, d_mu_left, d_mu_right):
+def _pass_on_tangent(
+    left, right, splits, share, d_left, d_right, d_splits, mu, mu_left, mu_right, d_mu, d_mu_left, d_mu_right
+):
     for i in range(len(mu)):
-        share = exp((left[i] + right[i]) - splits[i])
-        d_share = share * (d_mu[i] + mu[i] * (d_left[i] + d_right[i] - d_splits[i]))
-        share *= mu[i]
-        mu_left[i] += share
-        mu_right[i] += share
-        d_mu_left[i] += d_share
-        d_mu_right[i] += d_share
+        split = share[i] * exp((left[i] + right[i]) - splits[i])
+        amount = split * mu[i]
+        d_amount = split * (d_mu[i] + mu[i] * (d_left[i] + d_right[i] - d_splits[i]))
+        mu_left[i] += amount
+        mu_right[i] += amount
+        d_mu_left[i] += d_amount
+        d_mu_right[i] += d_amount
 
 
 @compiled()
-def outside_tangent(n, splits, chart, d_splits, d_chart, mu, d_mu):
+def outside_tangent(n, splits, share, chart, d_splits, d_chart, mu, d_mu):
     """Marginals of all spans, and their tangents."""
     mu[:], d_mu[:] = 0.0, 0.0
     mu[row_of(n - 1, n)] = 1.0
@@ -125,5 +130,6 @@ def outside_tangent(n, splits, chart, d_splits, d_chart, mu, d_mu):
             d_left, d_right = _children(d_chart, w, t, n)
             mu_left, mu_right = _children(mu, w, t, n)
             d_mu_left, d_mu_right = _children(d_mu, w, t, n)
-            above = spans(splits, w, n), d_left, d_right, spans(d_splits, w, n), spans(mu, w, n), mu_left, mu_right
-            _share_tangent(left, right, *above, spans(d_mu, w, n), d_mu_left, d_mu_right)
+            above = spans(splits, w, n), spans(share, w, n), d_left, d_right, spans(d_splits, w, n)
+            passed = spans(mu, w, n), mu_left, mu_right, spans(d_mu, w, n), d_mu_left, d_mu_right
+            _pass_on_tangent(left, right, *above, *passed)

@@ -20,15 +20,16 @@ def _push_children(i, j, k, pending, count):
 def follow_best(x, scores, n, chart, pending, out):
     """One best tree of n leaves: among equals the first split and the first label. Nothing if there is no tree."""
     start(n, chart)
+    total = 0.0
     for i in range(n):
-        if scores[row_of(0, n) + i] == -np.inf:
-            return
+        total += scores[row_of(0, n) + i]
     for w in range(1, n):
         best_splits(n, w, chart)
         row = row_of(w, n)
         for place in range(row, row + n - w):
             chart[place] += scores[place]
-    if chart[row_of(n - 1, n)] == -np.inf:
+    # as a number of the scores' dtype
+    if x.dtype.type(total + chart[row_of(n - 1, n)]) == -np.inf:
         return
     pending[0, 0], pending[0, 1] = 0, n - 1
     count = 1

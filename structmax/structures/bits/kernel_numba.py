@@ -146,6 +146,9 @@ def _topk_rows(first, last, x, lengths, values, parts):
                 break
             found, held = pop(lost, heap, held)
             values[b, rank] = best + lost[found]
+            # A sum of finite scores may be −inf in their dtype.
+            if values[b, rank] == -np.inf:
+                break
             for i in range(row.size):
                 parts[b, rank, i] = row[i] > 0
             link = found

@@ -68,7 +68,7 @@ def _value_scaled(start, stop, unary, pairwise, lengths, value, narrow):
 @kernel()
 def _value_log(start, stop, unary, pairwise, lengths, value, left):
     for b in left[start:stop]:
-        _, value[b], _, _ = log_inside(unary[b], pairwise[b], lengths[b])
+        _, value[b], _, _, _ = log_inside(unary[b], pairwise[b], lengths[b])
 
 
 @kernel()
@@ -93,10 +93,10 @@ def _marginals_scaled(start, stop, unary, pairwise, lengths, value, d_unary, d_p
 def _marginals_log(start, stop, unary, pairwise, lengths, value, d_unary, d_pairwise, left):
     for b in left[start:stop]:
         u, w, length, d_u, d_w = unary[b], pairwise[b], lengths[b], d_unary[b], d_pairwise[b]
-        state, value[b], a, reach = log_inside(u, w, length)
+        state, value[b], a, reach, share = log_inside(u, w, length)
         _clear(state, length, d_u, d_w)
         if state == FINE:
-            log_outside(w, length, a, reach, d_u, d_w)
+            log_outside(w, length, a, reach, share, d_u, d_w)
 
 
 @kernel()
@@ -118,10 +118,10 @@ def _tangent_scaled(start, stop, unary, pairwise, t_unary, t_pairwise, lengths, 
 def _tangent_log(start, stop, unary, pairwise, t_unary, t_pairwise, lengths, d_unary, d_pairwise, left):
     for b in left[start:stop]:
         w, length, d_u, d_w = pairwise[b], lengths[b], d_unary[b], d_pairwise[b]
-        state, _, a, reach = log_inside(unary[b], w, length)
+        state, _, a, reach, share = log_inside(unary[b], w, length)
         _clear(state, length, d_u, d_w)
         if state == FINE:
-            log_tangent(w, length, a, reach, t_unary[b], t_pairwise[b], d_u, d_w)
+            log_tangent(w, length, a, reach, share, t_unary[b], t_pairwise[b], d_u, d_w)
 
 
 @kernel()
@@ -156,7 +156,7 @@ def _sample_log(start, stop, unary, pairwise, lengths, noise, y_unary, y_pairwis
     weights = np.empty(unary.shape[2], unary.dtype)
     for b in left[start:stop]:
         w, length = pairwise[b], lengths[b]
-        state, _, a, reach = log_inside(unary[b], w, length)
+        state, _, a, reach, _ = log_inside(unary[b], w, length)
         for s in range(noise.shape[1]):
             if state == FINE:
                 mark_log_draw(w, length, noise[b, s], a, reach, weights, y_unary[b, s], y_pairwise[b, s])

@@ -1,6 +1,8 @@
 """The chain in the log domain: for scores of any range. Derivation: README.md in this folder.
 
 The logarithms are float64 whatever the dtype of the scores; exp is taken in the dtype, of differences that are ≤ 0.
+What reaches a label is kept as the best way to it, `reach`, and one over the sum of all next to it, `share`: so the
+shares of those before it sum to 1, however large the logarithms. At −1e15 these have no digits left for their number.
 """
 
 import math
@@ -29,8 +31,8 @@ def is_broken(unary, pairwise, length):
 
 
 @compiled("contract")
-def _log_sums(before, block, peak, total, out):
-    """out[j] = log Σ over i of exp(before[i] + block[i, j])"""
+def _log_sums(before, block, peak, total):
+    """The largest of before[i] + block[i, j], 0 if none is finite, and the sum of the exp of all next to it, by j."""
     size = before.size
     peak[:] = -np.inf
     for i in range(size):
@@ -47,35 +49,36 @@ def _log_sums(before, block, peak, total, out):
         if a > -np.inf:
             for j in range(size):
                 total[j] += exp(row.dtype.type(a + row[j] - peak[j]))
-    for j in range(size):
-        out[j] = peak[j] + math.log(total[j]) if total[j] > 0 else -np.inf
 
 
 @compiled()
 def log_inside(unary, pairwise, length):
-    """What it says, log Z, a = log α with its maximum shifted to 0, and the log of what reaches each label before."""
+    """What it says, log Z, a = log α with its maximum shifted to 0, and of each label `reach` and `share`."""
     size = unary.shape[1]
-    a, reach = np.empty((length, size)), np.zeros((length, size))
+    a, reach, share = np.empty((length, size)), np.zeros((length, size)), np.zeros((length, size))
     if is_broken(unary, pairwise, length):
-        return BROKEN, np.nan, a, reach
-    peaks, total = np.empty(size), np.empty(size, unary.dtype)
+        return BROKEN, np.nan, a, reach, share
+    total = np.ones(size, unary.dtype)
     value = 0.0
     for t in range(length):
         if t > 0:
-            _log_sums(a[t - 1], transitions(pairwise, t), peaks, total, reach[t])
+            _log_sums(a[t - 1], transitions(pairwise, t), reach[t], total)
         peak = -np.inf
         for c in range(size):
-            a[t, c] = reach[t, c] + unary[t, c]
+            share[t, c] = 1 / total[c] if total[c] > 0 else 0.0
+            a[t, c] = reach[t, c] + math.log(total[c]) + unary[t, c] if total[c] > 0 else -np.inf
             peak = max(peak, a[t, c])
         if peak == -np.inf:
-            return INFEASIBLE, -np.inf, a, reach
+            return INFEASIBLE, -np.inf, a, reach, share
         value += peak
         for c in range(size):
             a[t, c] -= peak
     last = 0.0
     for c in range(size):
         last += math.exp(a[length - 1, c])
-    return FINE, value + math.log(last), a, reach
+    value += math.log(last)
+    # as a number of the scores' dtype
+    return INFEASIBLE if unary.dtype.type(value) == -np.inf else FINE, value, a, reach, share
 
 
 @compiled()
@@ -96,32 +99,34 @@ def ceilings(reach, x, floor, out):
 
 
 @compiled("contract", "reassoc")
-def _share_row(a, row, ceiling, p, out):
-    """Adds p(j) · P(i before j) to `out`; returns its sum."""
+def _share_row(a, row, ceiling, scale, out):
+    """Adds p(j) · P(i before j) to `out`, where `scale` is p(j) times one over the sum over i; returns its sum."""
     total = row.dtype.type(0)
     for j in range(row.size):
-        weight = exp(row.dtype.type(a + row[j] - ceiling[j])) * p[j]
+        weight = row.dtype.type(exp(row.dtype.type(a + row[j] - ceiling[j])) * scale[j])
         out[j] += weight
         total += weight
     return total
 
 
 @compiled()
-def log_outside(pairwise, length, a, reach, d_unary, d_pairwise):
+def log_outside(pairwise, length, a, reach, share, d_unary, d_pairwise):
     """The marginals, after `log_inside`: the mass of a label is shared out among those before it."""
     size = a.shape[1]
-    ceiling = np.empty(size)
+    ceiling, scale = np.empty(size), np.empty(size)
     last_marginals(a[length - 1], d_unary[length - 1])
     for t in range(length - 1, 0, -1):
         block, out = transitions(pairwise, t), transitions(d_pairwise, t)
         ceilings(reach[t], d_unary[t], 0.0, ceiling)
+        for j in range(size):
+            scale[j] = d_unary[t, j] * share[t, j]
         mass = 0.0
         for i in range(size):
-            share = d_unary.dtype.type(0)
+            amount = d_unary.dtype.type(0)
             if a[t - 1, i] > -np.inf:
                 places = slice(i * size, (i + 1) * size)
-                share = _share_row(a[t - 1, i], block[places], ceiling, d_unary[t], out[places])
-            d_unary[t - 1, i] = share
-            mass += share
+                amount = _share_row(a[t - 1, i], block[places], ceiling, scale, out[places])
+            d_unary[t - 1, i] = amount
+            mass += amount
         for i in range(size):
             d_unary[t - 1, i] /= mass

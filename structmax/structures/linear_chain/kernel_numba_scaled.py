@@ -142,9 +142,11 @@ def inside(unary, pairwise, length, alpha, factor, reach, matrix, peaks, lowest,
         smallest = min(smallest, low)
     if least < tiny or (forbids and smallest < tiny * math.exp(range_unary)):
         return NARROW, 0.0, 0.0
-    if total == 0:
+    value += math.log(scale)
+    # as a number of the scores' dtype
+    if total == 0 or dtype(value) == -np.inf:
         return INFEASIBLE, -np.inf, 0.0
-    return FINE, value + math.log(scale), total
+    return FINE, value, total
 
 
 @compiled()

@@ -128,7 +128,7 @@ def outside_tangent(
 
 
 @compiled("contract")
-def _reach_tangent(before, before_t, block, t_block, reach, out):
+def _reach_tangent(before, before_t, block, t_block, reach, share, out):
     """out[j] = Σ over i of P(i before j) · (a′[i] + pairwise′[i, j])"""
     size = before.size
     zero = block.dtype.type(0)
@@ -137,21 +137,20 @@ def _reach_tangent(before, before_t, block, t_block, reach, out):
         if before[i] > -np.inf:
             for j in range(size):
                 weight = exp(block.dtype.type(before[i] + block[i * size + j] - reach[j]))
-                slope = weight * (before_t[i] + t_block[i * size + j])
+                slope = share[j] * weight * (before_t[i] + t_block[i * size + j])
                 # The tangent of a forbidden transition may be anything.
                 out[j] += slope if weight > zero else 0.0
 
 
 @compiled()
-def _log_inside_tangent(pairwise, length, a, ceiling, t_unary, t_pairwise, a_t, reach_t):
+def _log_inside_tangent(pairwise, length, a, ceiling, share, t_unary, t_pairwise, a_t, reach_t):
     """Fills a′, up to a constant at each position, and the derivative of what reaches it before its unary score."""
     size = a.shape[1]
     p = np.empty(size)
     for t in range(length):
         if t > 0:
-            _reach_tangent(
-                a[t - 1], a_t[t - 1], transitions(pairwise, t), transitions(t_pairwise, t), ceiling[t], reach_t[t]
-            )
+            block, t_block = transitions(pairwise, t), transitions(t_pairwise, t)
+            _reach_tangent(a[t - 1], a_t[t - 1], block, t_block, ceiling[t], share[t], reach_t[t])
         last_marginals(a[t], p)
         centre = 0.0
         for c in range(size):
@@ -162,14 +161,13 @@ def _log_inside_tangent(pairwise, length, a, ceiling, t_unary, t_pairwise, a_t, 
 
 
 @compiled("contract", "reassoc")
-def _share_tangent(a, a_t, row, t_row, ceiling, reach_t, p, p_t, out):
+def _share_tangent(a, a_t, row, t_row, ceiling, share, reach_t, p, p_t, out):
     """Adds the derivatives of p(j) · P(i before j) to `out`; returns the sum of both."""
-    zero = row.dtype.type(0)
     total, total_t = 0.0, 0.0
     for j in range(row.size):
-        weight = exp(row.dtype.type(a + row[j] - ceiling[j]))
+        weight = exp(row.dtype.type(a + row[j] - ceiling[j])) * share[j]
         slope = weight * (p_t[j] + p[j] * (a_t + t_row[j] - reach_t[j]))
-        slope = slope if weight > zero else 0.0
+        slope = slope if weight > 0 else 0.0
         out[j] += slope
         total += weight * p[j]
         total_t += slope
@@ -177,7 +175,7 @@ def _share_tangent(a, a_t, row, t_row, ceiling, reach_t, p, p_t, out):
 
 
 @compiled()
-def log_tangent(pairwise, length, a, reach, t_unary, t_pairwise, d_unary, d_pairwise):
+def log_tangent(pairwise, length, a, reach, share, t_unary, t_pairwise, d_unary, d_pairwise):
     """The derivatives of the marginals, after `log_inside`."""
     size = a.shape[1]
     a_t, reach_t = np.zeros((length, size)), np.zeros((length, size))
@@ -185,7 +183,7 @@ def log_tangent(pairwise, length, a, reach, t_unary, t_pairwise, d_unary, d_pair
     ceiling = np.empty((length, size))
     for t in range(length):
         ceilings(reach[t], a[t], -np.inf, ceiling[t])
-    _log_inside_tangent(pairwise, length, a, ceiling, t_unary, t_pairwise, a_t, reach_t)
+    _log_inside_tangent(pairwise, length, a, ceiling, share, t_unary, t_pairwise, a_t, reach_t)
     last = length - 1
     last_marginals(a[last], p[last])
     for c in range(size):
@@ -197,8 +195,9 @@ def log_tangent(pairwise, length, a, reach, t_unary, t_pairwise, d_unary, d_pair
             p[t - 1, i], p_t[t - 1, i] = 0.0, 0.0
             if a[t - 1, i] > -np.inf:
                 row = slice(i * size, (i + 1) * size)
+                reached = ceiling[t], share[t], reach_t[t], p[t], p_t[t]
                 p[t - 1, i], p_t[t - 1, i] = _share_tangent(
-                    a[t - 1, i], a_t[t - 1, i], block[row], t_block[row], ceiling[t], reach_t[t], p[t], p_t[t], out[row]
+                    a[t - 1, i], a_t[t - 1, i], block[row], t_block[row], *reached, out[row]
                 )
             mass += p[t - 1, i]
             mass_t += p_t[t - 1, i]

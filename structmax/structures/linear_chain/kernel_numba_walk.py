@@ -24,7 +24,7 @@ def best_inside(unary, pairwise, length, best, reach, matrix):
     """Fills `best`, the score of the best way to each label, up to one constant for all; returns what it says."""
     dtype = unary.dtype.type
     size = unary.shape[1]
-    state, peak = FINE, dtype(0)
+    peak, total = dtype(0), 0.0
     reach[:] = dtype(0)
     for t in range(length):
         if np.isnan(extremes(unary[t])[0]):
@@ -37,9 +37,11 @@ def best_inside(unary, pairwise, length, best, reach, matrix):
                 copy(pairwise[t - 1], matrix)
             best_row(best[t - 1], 1, size, pairwise[t - 1] if t < len(pairwise) else matrix, size, reach)
         peak = climb(reach, unary[t], peak, best[t])
+        total += peak
         if peak == -np.inf:
-            state, peak = INFEASIBLE, dtype(0)
-    return state
+            peak = dtype(0)
+    # as a number of the scores' dtype
+    return INFEASIBLE if dtype(total) == -np.inf else FINE
 
 
 @compiled()

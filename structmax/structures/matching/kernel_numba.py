@@ -10,9 +10,10 @@ from structmax.structures.matching.kernel_numba_cycles import best_with_each_pai
 from structmax.structures.matching.kernel_numba_ranked import branches, rank
 from structmax.structures.matching.kernel_numba_sparsemap import sparsemap as sparsemap
 from structmax.structures.matching.kernel_numba_transport import potentials as potentials
-from structmax.structures.matching.kernel_numba_transport import project as project
+from structmax.structures.matching.kernel_numba_transport import project as _project
 from structmax.structures.matching.kernel_numba_transport import project_jvp as project_jvp
 from structmax.structures.matching.kernel_numba_transport import sinkhorn as sinkhorn
+from structmax.structures.matching.range import best_with_room, projected_within_reach, ranked_with_room, with_room
 
 ON_HOST = ("argmax", "topk", "max_marginals", "project", "project_jvp", "sparsemap")
 
@@ -132,6 +133,7 @@ def _work(scores: Tensor) -> int:
     return 4 * scores.numel()
 
 
+@best_with_room
 def argmax(scores: Tensor, *, rows: Tensor, columns: Tensor, partial: bool) -> Tensor:
     best = torch.empty_like(scores)
     arrays = (scores.numpy(), rows.numpy(), columns.numpy(), bool(partial), best.numpy())
@@ -139,6 +141,7 @@ def argmax(scores: Tensor, *, rows: Tensor, columns: Tensor, partial: bool) -> T
     return best
 
 
+@ranked_with_room
 def topk(scores: Tensor, *, k: int, rows: Tensor, columns: Tensor, partial: bool) -> tuple[Tensor, Tensor]:
     values, parts = scores.new_empty(len(scores), k), scores.new_empty(len(scores), k, *scores.shape[1:])
     arrays = (scores.numpy(), rows.numpy(), columns.numpy(), bool(partial), values.numpy(), parts.numpy())
@@ -146,8 +149,12 @@ def topk(scores: Tensor, *, k: int, rows: Tensor, columns: Tensor, partial: bool
     return values, parts
 
 
+@with_room
 def max_marginals(scores: Tensor, *, rows: Tensor, columns: Tensor, partial: bool) -> Tensor:
     best = torch.empty_like(scores)
     arrays = (scores.numpy(), rows.numpy(), columns.numpy(), bool(partial), best.numpy())
     over_rows(_best_with_each, len(scores), scores.shape[1] * _work(scores), *arrays)
     return best
+
+
+project = projected_within_reach(_project, argmax)

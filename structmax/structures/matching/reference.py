@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from structmax.numerics.exact_sum import exact_sum
+from structmax.structures.matching.range import best_with_room, projected_within_reach, ranked_with_room, with_room
 from structmax.structures.matching.transport import examples as transport_examples
 from structmax.structures.matching.transport import potentials as potentials
-from structmax.structures.matching.transport import project as project
+from structmax.structures.matching.transport import project as _project
 from structmax.structures.matching.transport import project_jvp as project_jvp
 from structmax.structures.matching.transport import sinkhorn as sinkhorn
 
@@ -22,6 +24,7 @@ Pairs = list[tuple[int, int]]
 NONE = -1
 
 
+@best_with_room
 def argmax(scores: Tensor, *, rows: Tensor, columns: Tensor, partial: bool) -> Tensor:
     def one(table: Table, out: Tensor) -> None:
         _mark(out, _best(table, partial) or [])
@@ -29,6 +32,7 @@ def argmax(scores: Tensor, *, rows: Tensor, columns: Tensor, partial: bool) -> T
     return _each(scores, rows, columns, torch.zeros_like(scores), one)
 
 
+@ranked_with_room
 def topk(scores: Tensor, *, k: int, rows: Tensor, columns: Tensor, partial: bool) -> tuple[Tensor, Tensor]:
     values = scores.new_full((len(scores), k), -math.inf)
     parts = scores.new_zeros(len(scores), k, *scores.shape[1:])
@@ -44,6 +48,7 @@ def topk(scores: Tensor, *, k: int, rows: Tensor, columns: Tensor, partial: bool
     return values, parts
 
 
+@with_room
 def max_marginals(scores: Tensor, *, rows: Tensor, columns: Tensor, partial: bool) -> Tensor:
     def one(table: Table, out: Tensor) -> None:
         for i, row in enumerate(table):
@@ -78,7 +83,7 @@ def _mark(out: Tensor, pairs: Pairs) -> None:
 
 
 def _score(table: Table, pairs: Pairs) -> float:
-    return math.fsum(table[i][j] for i, j in pairs)
+    return exact_sum([table[i][j] for i, j in pairs])
 
 
 def _best(table: Table, partial: bool) -> Pairs | None:
@@ -181,6 +186,9 @@ def _best_between(
     if pairs is None or any(table[i][j] == -math.inf for i, j in inside):
         return None
     return sorted([*inside, *((rows[i], columns[j]) for i, j in pairs)])
+
+
+project = projected_within_reach(_project, argmax)
 
 
 def examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any]]]:

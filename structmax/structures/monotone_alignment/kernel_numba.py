@@ -11,7 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from structmax.contract import by_recursion
+from structmax.numerics import kernel_numba_hypergraph as engine
 from structmax.numerics.kernel_numba import compiled, kernel, over_rows
+from structmax.structures.monotone_alignment import reference
 from structmax.structures.monotone_alignment.kernel_numba_strip import (
     at,
     fill,
@@ -118,24 +121,32 @@ def _tangent_rows(first, stop, sources, directions, rows, columns, local, band, 
 # --- the questions -------------------------------------------------------------------------------------------------
 
 
-def _widening(ask: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
-    """Asks again in float64 for the instances whose scores are too large for float32.
+def _widening(engine: Callable[..., Any]) -> Callable[..., Callable[..., tuple[Tensor, ...]]]:
+    """Asks again in float64 for the instances whose scores are too large for float32, and then the engine.
 
-    `ask(wide, *tensors, **fields)` says in `wide` (B,) which these are.
+    `ask(wide, *tensors, **fields)` says in `wide` (B,) which these are. Where every path is as bad as the smallest
+    float64 its exponent of two is none; logarithms, which `engine` adds, just fit.
     """
+    beyond = by_recursion(reference, engine.__name__, engine)
 
-    @functools.wraps(ask)
-    def answer(*tensors: Tensor, **fields: Any) -> tuple[Tensor, ...]:
-        wide = torch.zeros(len(tensors[0]), dtype=torch.bool)
-        out = ask(wide, *tensors, **fields)
-        if bool(wide.any()):
-            at = wide.nonzero().squeeze(-1)
-            some = {name: value[at] if isinstance(value, Tensor) else value for name, value in fields.items()}
-            for part, again in zip(out, answer(*(t[at].double() for t in tensors), **some), strict=True):
-                part[at] = again.to(part.dtype)
-        return out
+    def wrap(ask: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+        @functools.wraps(ask)
+        def answer(*tensors: Tensor, **fields: Any) -> tuple[Tensor, ...]:
+            wide = torch.zeros(len(tensors[0]), dtype=torch.bool)
+            out = ask(wide, *tensors, **fields)
+            if bool(wide.any()):
+                at = wide.nonzero().squeeze(-1)
+                some = {name: value[at] if isinstance(value, Tensor) else value for name, value in fields.items()}
+                again = answer
+                if tensors[0].dtype == torch.float64:
+                    again, some = beyond, {name: value for name, value in some.items() if name not in ("best", "parts")}
+                for part, found in zip(out, again(*(t[at].double() for t in tensors), **some), strict=False):
+                    part[at] = found.to(part.dtype)
+            return out
 
-    return answer
+        return answer
+
+    return wrap
 
 
 def _numpy(tensors: tuple[Tensor, ...]) -> tuple[np.ndarray, ...]:
@@ -155,7 +166,7 @@ def _expect(
     return value, *outs
 
 
-_expected = _widening(_expect)
+_expected = _widening(engine.log_partition_and_marginals)(_expect)
 
 
 def log_partition(*scores: Tensor, **fields: Any) -> Tensor:
@@ -173,7 +184,7 @@ def argmax(*scores: Tensor, **fields: Any) -> tuple[Tensor, ...]:
     return _expected(*scores, **fields, best=True, parts=True)[1:]
 
 
-@_widening
+@_widening(engine.marginals_jvp)
 def marginals_jvp(
     wide: Tensor, *scores_and_tangent: Tensor, rows: Tensor, columns: Tensor, local: bool, band: int
 ) -> tuple[Tensor, ...]:
@@ -187,7 +198,7 @@ def marginals_jvp(
     return outs
 
 
-@_widening
+@_widening(engine.sample)
 def sample(
     wide: Tensor, *scores: Tensor, noise: Tensor, rows: Tensor, columns: Tensor, local: bool, band: int
 ) -> tuple[Tensor, ...]:

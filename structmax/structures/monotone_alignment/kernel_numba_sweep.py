@@ -32,7 +32,7 @@ from structmax.structures.monotone_alignment.kernel_numba_step import (
     tangent_moves,
 )
 from structmax.structures.monotone_alignment.kernel_numba_strip import STATE, read, strip_at
-from structmax.structures.monotone_alignment.kernel_numba_vector import NOTHING, stay_apart
+from structmax.structures.monotone_alignment.kernel_numba_vector import LARGEST, NOTHING, stay_apart
 
 FOUND, NOTHING_TO_DO, BROKEN, WIDE = range(4)
 # The largest sums of scores, up to sign, that float32 can do: those with exact exponents, and those that are finite.
@@ -141,7 +141,7 @@ def inside(sources, n, m, grid, best, scratch):
     """Forward over all strips, which leaves the shares of the last: the value, and what has come of it.
 
     FOUND; NOTHING_TO_DO, where it is known without a path; BROKEN, if a score is NaN or +inf; WIDE, if the scores are
-    too large for float32.
+    too large for float32, or all paths too bad for float64.
     """
     if grid.tensors == 1 and (n == 0 or m == 0):
         return (0.0 if n == m else -np.inf), NOTHING_TO_DO
@@ -170,6 +170,8 @@ def inside(sources, n, m, grid, best, scratch):
     value = exponent
     if not best:
         value = math.log(mantissa) + exponent * LOG_2 if mantissa > 0 else -np.inf
+        if -np.inf < value < -LARGEST / 2:
+            return np.nan, WIDE
     return value, FOUND if value > -np.inf else NOTHING_TO_DO
 
 

@@ -23,7 +23,7 @@ read_grammar, inside_linear, value_of, outside_linear = (
     linear.outside,
 )
 new_grammar, new_chart, new_work, new_slopes = linear.new_grammar, linear.new_chart, linear.new_work, linear.new_slopes
-inside_log, outside_log = log_space.inside, log_space.outside
+inside_log, outside_log, new_weights = log_space.inside, log_space.outside, log_space.new_weights
 
 
 @compiled()
@@ -56,10 +56,10 @@ def _value_rows(begin, stop, terms, rules, roots, spans, lengths, sizes, value, 
 @kernel()
 def _log_value_rows(begin, stop, terms, rules, roots, spans, lengths, value, safe):
     N, S = terms.shape[1], rules.shape[2]
-    chart, pairs = np.empty((N, N, S)), np.empty((S, S))
+    chart, pairs, weights = np.empty((N, N, S)), np.empty((S, S)), new_weights(N, S)
     for b in range(begin, stop):
         if not safe[b]:
-            value[b] = inside_log(terms[b], rules[b], roots[b], spans[b], lengths[b], chart, pairs)
+            value[b] = inside_log(terms[b], rules[b], roots[b], spans[b], lengths[b], chart, pairs, weights)
 
 
 @compiled()
@@ -84,14 +84,14 @@ def _marginal_rows(
     for b in range(begin, stop):
         n = lengths[b]
         scores, out = (terms[b], rules[b], roots[b], spans[b]), (d_terms[b], d_rules[b], d_roots[b], d_spans[b])
-        total, safe[b] = _plain_value(*scores, n)
-        if np.isnan(total) and safe[b]:
+        value[b], safe[b] = _plain_value(*scores, n)
+        if np.isnan(value[b]) and safe[b]:
             _spoil(n, *out)
         elif not safe[b]:
-            total, safe[b] = _inside(*scores, n, sizes, grammar, chart, work)
-            if safe[b] and total > -np.inf:
-                outside_linear(total, roots[b], n, sizes, grammar, chart, work, slopes, *out)
-        value[b] = total
+            value[b], safe[b] = _inside(*scores, n, sizes, grammar, chart, work)
+            # as a number of the scores' dtype
+            if safe[b] and value[b] > -np.inf:
+                outside_linear(roots[b], n, sizes, grammar, chart, work, slopes, *out)
 
 
 @kernel()
@@ -99,15 +99,14 @@ def _log_marginal_rows(
     begin, stop, terms, rules, roots, spans, lengths, value, safe, d_terms, d_rules, d_roots, d_spans
 ):
     N, S = terms.shape[1], rules.shape[2]
-    chart, mu = np.empty((N, N, S)), np.empty((N, N, S))
+    chart, mu, weights = np.empty((N, N, S)), np.empty((N, N, S)), new_weights(N, S)
     pairs, d_pairs, counts = np.empty((S, S)), np.empty((S, S)), np.empty(rules[0].shape)
     for b in range(begin, stop):
         if not safe[b]:
-            total = inside_log(terms[b], rules[b], roots[b], spans[b], lengths[b], chart, pairs)
-            if total > -np.inf:
-                arrays = chart, pairs, d_pairs, mu, counts, d_terms[b], d_rules[b], d_roots[b], d_spans[b]
-                outside_log(total, rules[b], roots[b], spans[b], lengths[b], *arrays)
-            value[b] = total
+            value[b] = inside_log(terms[b], rules[b], roots[b], spans[b], lengths[b], chart, pairs, weights)
+            if value[b] > -np.inf:
+                arrays = chart, pairs, weights, d_pairs, mu, counts, d_terms[b], d_rules[b], d_roots[b], d_spans[b]
+                outside_log(rules[b], roots[b], lengths[b], *arrays)
 
 
 @kernel()

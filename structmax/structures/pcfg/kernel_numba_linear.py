@@ -185,18 +185,23 @@ def inside(terms, spans, n, sizes, best_rule, grammar, chart, work):
 
 
 @compiled()
-def value_of(roots, n, sizes, chart):
-    """log Z."""
+def _weigh_roots(roots, n, sizes, chart):
+    """The best root score of a nonterminal that can be built, and the sum of all weights next to it."""
     root, peak, total = (n - 1) * sizes.P, -np.inf, 0.0
     for a in range(sizes.K):
         if chart.left[root + a] > 0:
             peak = max(peak, roots[a])
-    if peak == -np.inf:
-        return -np.inf
     for a in range(sizes.K):
-        if chart.left[root + a] > 0:
-            total += exp(np.float64(roots[a]) - peak) * chart.left[root + a]
-    return chart.left_scale[n - 1] + peak + np.log(total)
+        if chart.left[root + a] > 0 and peak > -np.inf:
+            total += exp(roots[a] - peak) * chart.left[root + a]
+    return peak, total
+
+
+@compiled()
+def value_of(roots, n, sizes, chart):
+    """log Z."""
+    peak, total = _weigh_roots(roots, n, sizes, chart)
+    return chart.left_scale[n - 1] + peak + np.log(total) if peak > -np.inf else peak
 
 
 class Slopes(NamedTuple):
@@ -254,15 +259,17 @@ def _push_down(i, j, n, sizes, chart, work, slopes):
 
 
 @compiled()
-def outside(value, roots, n, sizes, grammar, chart, work, slopes, d_terms, d_rules, d_roots, d_spans):
+def outside(roots, n, sizes, grammar, chart, work, slopes, d_terms, d_rules, d_roots, d_spans):
     """Marginals of all parts, for a chart of finite value."""
     N, K, T, P, U = sizes.N, sizes.K, sizes.T, sizes.P, sizes.U
     for array in (slopes.words, slopes.left, slopes.right, slopes.wide, slopes.short, slopes.turned):
         array[:] = 0.0
     peaks = np.empty(n)
+    # A large scale leaves no digits to its sum with other logarithms: what is shared out does not pass through it.
+    peak, total = _weigh_roots(roots, n, sizes, chart)
     for a in range(K):
         if chart.left[(n - 1) * P + a] > 0:
-            slope = exp(roots[a] + chart.left_scale[n - 1] - value)
+            slope = exp(roots[a] - peak) / total
             slopes.left[(n - 1) * P + a] = slope
             d_roots[a] = slope * chart.left[(n - 1) * P + a]
     for w in range(n - 1, 0, -1):

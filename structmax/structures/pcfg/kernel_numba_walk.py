@@ -78,7 +78,8 @@ def follow_best(roots, n, sizes, wide, short, words, left, right, pairs, pending
         score = roots[a] + left[(n - 1) * sizes.P + a]
         if score > best:
             best, symbol = score, a
-    if best == -np.inf:
+    # as a number of the scores' dtype
+    if roots.dtype.type(best) == -np.inf:
         return
     d_roots[symbol] = 1.0
     pending[0] = 0, n - 1, symbol

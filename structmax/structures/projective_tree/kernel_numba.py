@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.kernel_numba import compiled, kernel, over_rows
+from structmax.numerics.kernel_numba_labels import mean_over_labels, share_out, share_out_along
 from structmax.structures.projective_tree.kernel_numba_chart import (
     BOTH,
     INSIDE,
@@ -18,9 +19,13 @@ from structmax.structures.projective_tree.kernel_numba_chart import (
     outside,
     read_scores,
 )
-from structmax.structures.projective_tree.kernel_numba_semiring import BEST, LINEAR, LOG, PAD, exp
+from structmax.structures.projective_tree.kernel_numba_log import outside_log
+from structmax.structures.projective_tree.kernel_numba_semiring import BEST, LINEAR, LOG, PAD
 from structmax.structures.projective_tree.kernel_numba_tangent import inside_along, outside_along
 from structmax.structures.projective_tree.kernel_numba_walk import walk
+
+# No marginal is less: what is has been lost.
+NOTHING = 1e-280
 
 
 @compiled()
@@ -54,15 +59,16 @@ def _values(start, stop, arc, lengths, single_root, value):
 
 
 @compiled()
-def _share(arc, n, labels, table, mu, out):
+def _share(arc, n, labels, mu, out):
     """mu[h, m] times the share of each label."""
     for h in range(n + 1):
         for m in range(1, n + 1):
+            # Linear numbers are never quite 0 for an arc that is not forbidden.
+            amount = mu[h, m] if mu[h, m] > NOTHING else 0.0
             if labels == 1:
-                out[h, m] = mu[h, m]
-            elif mu[h, m] > 0:
-                for part in range(m * labels, (m + 1) * labels):
-                    out[h, part] = mu[h, m] * exp(arc[h, part] - table[h, m])
+                out[h, m] = amount
+            else:
+                share_out(arc[h, m * labels : (m + 1) * labels], amount, out[h, m * labels : (m + 1) * labels])
 
 
 @kernel()
@@ -81,36 +87,33 @@ def _values_and_marginals(start, stop, arc, lengths, single_root, value, margina
             continue
         mu[:] = 0
         if linear:
-            outside(LINEAR, n, single_root, weight, chart, mu)
+            outside(n, single_root, weight, chart, mu)
         else:
-            outside(LOG, n, single_root, weight, chart, mu)
-        _share(arc[b], n, labels, table, mu, marginals[b])
+            outside_log(n, chart, np.zeros_like(chart), mu, np.empty_like(mu))
+        _share(arc[b], n, labels, mu, marginals[b])
 
 
 @compiled()
-def _read_tangent(arc, tangent, n, labels, table, out):
+def _read_tangent(arc, tangent, n, labels, out):
     """out[h, m] = Σ over labels of their shares times their tangents; 0 where the arc cannot be."""
     for h in range(n + 1):
         for m in range(n + 1):
-            out[h, m] = 0
-            if table[h, m] > -np.inf:
-                for part in range(m * labels, (m + 1) * labels):
-                    if arc[h, part] > -np.inf:
-                        out[h, m] += exp(arc[h, part] - table[h, m]) * tangent[h, part]
+            names = slice(m * labels, (m + 1) * labels)
+            out[h, m] = mean_over_labels(arc[h, names], tangent[h, names]) if 0 < m != h else 0.0
 
 
 @compiled()
-def _share_along(arc, tangent, n, labels, table, slope, mu, d_mu, out):
+def _share_along(arc, tangent, n, labels, mu, d_mu, out):
     """The derivative of what `_share` writes."""
     for h in range(n + 1):
         for m in range(1, n + 1):
+            if not mu[h, m] > NOTHING:
+                continue
             if labels == 1:
                 out[h, m] = d_mu[h, m]
-            elif mu[h, m] > 0:
-                for part in range(m * labels, (m + 1) * labels):
-                    if arc[h, part] > -np.inf:
-                        share = exp(arc[h, part] - table[h, m])
-                        out[h, part] = share * (d_mu[h, m] + mu[h, m] * (tangent[h, part] - slope[h, m]))
+            else:
+                names = slice(m * labels, (m + 1) * labels)
+                share_out_along(arc[h, names], tangent[h, names], mu[h, m], d_mu[h, m], out[h, names])
 
 
 @kernel()
@@ -125,18 +128,19 @@ def _marginals_along(start, stop, arc, tangent, lengths, single_root, d_marginal
             continue
         linear, value = evaluate(n, single_root, table, law, vector, weight, chart)
         d_marginals[b] = 0
-        if value == -np.inf:
+        # as a number of the scores' dtype
+        if arc.dtype.type(value) == -np.inf:
             continue
-        _read_tangent(arc[b], tangent[b], n, labels, table, d_weight)
+        _read_tangent(arc[b], tangent[b], n, labels, d_weight)
         mu[:] = 0
         d_mu[:] = 0
         if linear:
             inside_along(LINEAR, n, single_root, weight, d_weight, chart, d_chart)
-            outside_along(LINEAR, n, single_root, weight, d_weight, chart, d_chart, mu, d_mu)
+            outside_along(n, single_root, weight, d_weight, chart, d_chart, mu, d_mu)
         else:
             inside_along(LOG, n, single_root, weight, d_weight, chart, d_chart)
-            outside_along(LOG, n, single_root, weight, d_weight, chart, d_chart, mu, d_mu)
-        _share_along(arc[b], tangent[b], n, labels, table, d_weight, mu, d_mu, d_marginals[b])
+            outside_log(n, chart, d_chart, mu, d_mu)
+        _share_along(arc[b], tangent[b], n, labels, mu, d_mu, d_marginals[b])
 
 
 @kernel()
@@ -149,7 +153,7 @@ def _best(start, stop, arc, lengths, single_root, out):
             _fill_usable(out[b], n, labels, np.nan)
             continue
         out[b] = 0
-        if inside(BEST, n, single_root, table, chart) > -np.inf:
+        if arc.dtype.type(inside(BEST, n, single_root, table, chart)) > -np.inf:
             walk(BEST, BEST, n, single_root, chart, arc[b], labels, noise, stack, names, out[b])
 
 
@@ -165,7 +169,7 @@ def _drawn(start, stop, arc, noise, lengths, single_root, out):
             continue
         linear, value = evaluate(n, single_root, table, law, vector, weight, chart)
         out[b] = 0
-        for s in range(out.shape[1] if value > -np.inf else 0):
+        for s in range(out.shape[1] if arc.dtype.type(value) > -np.inf else 0):
             if linear:
                 walk(LINEAR, LOG, n, single_root, chart, arc[b], labels, noise[b, s], stack, names, out[b, s])
             else:

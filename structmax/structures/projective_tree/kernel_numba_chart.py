@@ -14,6 +14,7 @@ import math
 import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba_labels import best_label, log_sum
 from structmax.structures.projective_tree.kernel_numba_semiring import (
     LINEAR,
     LOG,
@@ -21,9 +22,6 @@ from structmax.structures.projective_tree.kernel_numba_semiring import (
     dot,
     dot_below,
     exp,
-    number,
-    over,
-    plus,
     times,
 )
 
@@ -41,25 +39,6 @@ GROWTH, DECAY = 27 / 4, -1.5
 ZETA = 2.612375348685488
 
 # --- weights -------------------------------------------------------------------------------------------------------
-
-
-@compiled("nnan", "nsz")
-def _largest(row):
-    peak = row.dtype.type(-np.inf)
-    for x in row:
-        peak = max(peak, x)
-    return peak
-
-
-@compiled("contract", "reassoc")
-def _log_sum(row):
-    peak = float(_largest(row))
-    if peak == -np.inf:
-        return peak
-    total = 0.0
-    for x in row:
-        total += exp(x - peak)
-    return peak + math.log(total)
 
 
 @compiled()
@@ -83,7 +62,7 @@ def read_scores(arc, n, labels, best, table):
         else:
             for m in range(1, n + 1):
                 names = row[m * labels : (m + 1) * labels]
-                out[m] = _largest(names) if best else _log_sum(names)
+                out[m] = best_label(names) if best else log_sum(names)
         out[0] = out[h] = -np.inf
     return True
 
@@ -175,13 +154,12 @@ def inside(semiring, n, single_root, weight, chart):
 
 
 @compiled()
-def outside(semiring, n, single_root, weight, chart, marginals):
-    """Fills marginals[h, m] after `inside`: derivatives of log Z, widest spans first; narrower cells are zero."""
+def outside(n, single_root, weight, chart, marginals):
+    """Fills marginals[h, m] after `inside` in LINEAR: derivatives of log Z, widest first; narrower cells are zero."""
     tree, tree_turned, link, link_turned = chart[TREE], chart[TREE_TURNED], chart[LINK], chart[LINK_TURNED]
     out_tree, out_turned, out_gap = chart[OUT_TREE], chart[OUT_TREE_TURNED], chart[OUT_GAP]
-    chart[INSIDE:BOTH, : n + 1] = semiring.zero
-    total = tree[0, PAD + n]
-    out_tree[0, PAD + n] = out_turned[n, PAD] = over(semiring, total)
+    chart[INSIDE:BOTH, : n + 1] = 0.0
+    out_tree[0, PAD + n] = out_turned[n, PAD] = 1 / tree[0, PAD + n]
     for width in range(n, 0, -1):
         for i in range(n + 1 - width):
             j = i + width
@@ -189,21 +167,20 @@ def outside(semiring, n, single_root, weight, chart, marginals):
             after = n - j
             if i > 0 or not (single_root or j == n):
                 # tree[i, j] is outermost in tree[h, j], h < i; or meets a tree of k > j in the gap from i to k
-                taken = dot_below(semiring, out_turned, j, link_turned, i, PAD, i)
+                taken = dot_below(LINEAR, out_turned, j, link_turned, i, PAD, i)
                 if after > 0:
-                    met = dot(semiring, out_gap, i, at_j + 1, tree_turned, j + 1, at_j + 1, after)
-                    taken = plus(semiring, taken, met)
+                    taken += dot(LINEAR, out_gap, i, at_j + 1, tree_turned, j + 1, at_j + 1, after)
                 out_tree[i, at_j] = out_turned[j, at_i] = taken
-            to_right = dot(semiring, out_tree, i, at_j, tree, j, at_j, after + 1)
-            marginals[i, j] = number(semiring, times(semiring, link[i, at_j], to_right))
-            around = times(semiring, weight[i, j], to_right)
+            to_right = dot(LINEAR, out_tree, i, at_j, tree, j, at_j, after + 1)
+            marginals[i, j] = link[i, at_j] * to_right
+            around = weight[i, j] * to_right
             if i > 0:
-                taken = dot(semiring, out_turned, i, at_j + 1, link_turned, j, at_j + 1, after)
-                met = dot_below(semiring, out_gap, j, tree_turned, i - 1, PAD, i)
-                out_tree[j, at_i] = out_turned[i, at_j] = plus(semiring, taken, met)
-                to_left = dot_below(semiring, out_tree, j, tree, i, PAD, i + 1)
-                marginals[j, i] = number(semiring, times(semiring, link[j, at_i], to_left))
-                around = plus(semiring, around, times(semiring, weight[j, i], to_left))
+                taken = dot(LINEAR, out_turned, i, at_j + 1, link_turned, j, at_j + 1, after)
+                met = dot_below(LINEAR, out_gap, j, tree_turned, i - 1, PAD, i)
+                out_tree[j, at_i] = out_turned[i, at_j] = taken + met
+                to_left = dot_below(LINEAR, out_tree, j, tree, i, PAD, i + 1)
+                marginals[j, i] = link[j, at_i] * to_left
+                around += weight[j, i] * to_left
             out_gap[i, at_j] = out_gap[j, at_i] = around
 
 

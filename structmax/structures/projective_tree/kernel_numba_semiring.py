@@ -262,12 +262,6 @@ def _linear_dual_dot(a, d_a, i, x, b, d_b, j, y, count):
     return total, moment / total if total > 0 else 0.0
 
 
-@compiled()
-def _log_plus(a, b):
-    peak = max(a, b)
-    return peak if peak == -np.inf else peak + math.log(exp(a - peak) + exp(b - peak))
-
-
 def dot(semiring, a, i, x, b, j, y, count):
     """⊕ over k < count of a[i, x + k] ⊗ b[j, y + k], where cells past the high end may be read."""
 
@@ -278,18 +272,6 @@ def dual_dot(semiring, a, d_a, i, x, b, d_b, j, y, count):
 
 def times(semiring, a, b):
     """a ⊗ b"""
-
-
-def plus(semiring, a, b):
-    """a ⊕ b, in LINEAR or LOG."""
-
-
-def number(semiring, a):
-    """What a cell of LINEAR or LOG stands for."""
-
-
-def over(semiring, a):
-    """1 ⊘ a, in LINEAR or LOG."""
 
 
 @overload(dot)
@@ -313,23 +295,6 @@ def _times(semiring, a, b):
     return (lambda semiring, a, b: a * b) if semiring.instance_class is Linear else (lambda semiring, a, b: a + b)
 
 
-@overload(plus)
-def _plus(semiring, a, b):
-    if semiring.instance_class is Linear:
-        return lambda semiring, a, b: a + b
-    return lambda semiring, a, b: _log_plus(a, b)
-
-
-@overload(number)
-def _number(semiring, a):
-    return (lambda semiring, a: a) if semiring.instance_class is Linear else (lambda semiring, a: exp(a))
-
-
-@overload(over)
-def _over(semiring, a):
-    return (lambda semiring, a: 1 / a) if semiring.instance_class is Linear else (lambda semiring, a: -a)
-
-
 @compiled()
 def dot_below(semiring, a, i, b, j, x, count):
     """⊕ over k < count of a[i, x + k] ⊗ b[j, x + k], where cells past the low end may be read."""
@@ -342,13 +307,3 @@ def dual_dot_below(semiring, a, d_a, i, b, d_b, j, x, count):
     """`dot_below`, and the derivative of its logarithm from those of the cells."""
     spare = -count & (PAD - 1)
     return dual_dot(semiring, a, d_a, i, x - spare, b, d_b, j, x - spare, count + spare)
-
-
-@compiled()
-def dual_plus(semiring, a, d_a, b, d_b):
-    """`plus`, and the derivative of its logarithm."""
-    total = plus(semiring, a, b)
-    if total == semiring.zero:
-        return total, 0.0
-    share = number(semiring, times(semiring, b, over(semiring, total)))
-    return total, d_a + share * (d_b - d_a)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from structmax.numerics.arcs import as_arcs, from_arcs
 from structmax.numerics.kernel_numba import compiled, kernel, over_rows
+from structmax.numerics.kernel_numba_labels import best_label
 
 # A word or supernode is not met yet, on the path that grows, or hangs on the root through others like it.
 NEW, ON_PATH, FINISHED = 0, 1, 2
@@ -215,6 +216,15 @@ def _expand(names, parent, arc_head, arc_end, heads):
 
 
 @compiled()
+def is_feasible(arc, labels, heads, n):
+    """Whether the tree's score, with its best labels, is one in the scores' dtype: a sum of finite ones may be −inf."""
+    total = 0.0
+    for m in range(1, n + 1):
+        total += best_label(arc[heads[m], m * labels : (m + 1) * labels])
+    return arc.dtype.type(total) > -np.inf
+
+
+@compiled()
 def write_heads(arc, heads, n, labels, out):
     """Sets out[h, m · labels + l] = 1 at the arcs of the tree, with the first best label."""
     for m in range(1, n + 1):
@@ -235,7 +245,7 @@ def _best(start, stop, arc, lengths, single_root, out):
         out[b] = 0
         if not read_columns(arc[b], n, labels, column):
             fill_usable(out[b], n, labels, np.nan)
-        elif best_heads(column, n, single_root, search, heads):
+        elif best_heads(column, n, single_root, search, heads) and is_feasible(arc[b], labels, heads, n):
             write_heads(arc[b], heads, n, labels, out[b])
 
 

@@ -4,25 +4,10 @@ Scores of an instance are rows (N + 1, (N + 1) · labels), with one label where 
 least N + 1). Labels are summed before words are eliminated, and shares of an arc go to its labels afterwards.
 """
 
-import math
-
 import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
-from structmax.numerics.kernel_numba_exp import exp
-
-
-@compiled("contract", "reassoc")
-def _log_sum(row, low, high):
-    peak = -np.inf
-    for i in range(low, high):
-        peak = max(peak, row[i])
-    if peak == -np.inf:
-        return peak
-    total = 0.0
-    for i in range(low, high):
-        total += exp(row[i] - peak)
-    return peak + math.log(total)
+from structmax.numerics.kernel_numba_labels import log_sum, mean_over_labels, share_out, share_out_along
 
 
 @compiled()
@@ -46,13 +31,13 @@ def read(arc, n, labels, table):
                 out[m] = row[m]
         else:
             for m in range(1, n + 1):
-                out[m] = _log_sum(row, m * labels, (m + 1) * labels)
+                out[m] = log_sum(row[m * labels : (m + 1) * labels])
         out[h] = -np.inf
     return broken == 0
 
 
 @compiled()
-def read_tangent(arc, tangent, n, labels, table, out):
+def read_tangent(arc, tangent, n, labels, out):
     """out[h, m] = Σ over labels of their shares times their tangents; 0 where the arc cannot be.
 
     Returns a bound for the difference of two trees' tangents.
@@ -60,13 +45,10 @@ def read_tangent(arc, tangent, n, labels, table, out):
     bound = 0.0
     for m in range(1, n + 1):
         steepest = 0.0
+        names = slice(m * labels, (m + 1) * labels)
         for h in range(n + 1):
-            out[h, m] = 0.0
-            if table[h, m] > -np.inf:
-                for part in range(m * labels, (m + 1) * labels):
-                    if arc[h, part] > -np.inf:
-                        out[h, m] += exp(arc[h, part] - table[h, m]) * tangent[h, part]
-                steepest = max(steepest, abs(out[h, m]))
+            out[h, m] = mean_over_labels(arc[h, names], tangent[h, names]) if h != m else 0.0
+            steepest = max(steepest, abs(out[h, m]))
         bound += 2 * steepest
     return bound
 
@@ -79,7 +61,7 @@ def clear(out):
 
 
 @compiled()
-def write(arc, n, labels, table, mu, out):
+def write(arc, n, labels, mu, out):
     """mu[h, m] times the share of each label, and zeros elsewhere."""
     clear(out)
     for h in range(n + 1):
@@ -88,20 +70,21 @@ def write(arc, n, labels, table, mu, out):
                 out[h, m] = mu[h, m]
         else:
             for m in range(1, n + 1):
-                for part in range(m * labels, (m + 1) * labels if mu[h, m] > 0 else 0):
-                    out[h, part] = mu[h, m] * exp(arc[h, part] - table[h, m])
+                names = slice(m * labels, (m + 1) * labels)
+                share_out(arc[h, names], mu[h, m] if h != m else 0.0, out[h, names])
 
 
 @compiled()
-def write_along(arc, tangent, n, labels, table, d_table, mu, d_mu, out):
+def write_along(arc, tangent, n, labels, mu, d_mu, out):
     """The derivative of what `write` writes."""
     clear(out)
     for h in range(n + 1):
         for m in range(1, n + 1):
-            for part in range(m * labels, (m + 1) * labels if table[h, m] > -np.inf else 0):
-                if arc[h, part] > -np.inf:
-                    share = exp(arc[h, part] - table[h, m])
-                    out[h, part] = share * (d_mu[h, m] + mu[h, m] * (tangent[h, part] - d_table[h, m]))
+            names = slice(m * labels, (m + 1) * labels)
+            if labels == 1:
+                out[h, m] = d_mu[h, m] if arc[h, m] > -np.inf and h != m else 0.0
+            elif h != m:
+                share_out_along(arc[h, names], tangent[h, names], mu[h, m], d_mu[h, m], out[h, names])
 
 
 @compiled()

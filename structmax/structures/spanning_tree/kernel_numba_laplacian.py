@@ -114,7 +114,7 @@ def values_and_marginals(start, stop, arc, lengths, single_root, value, marginal
         for h in range(n + 1):
             for m in range(1, n + 1):
                 slope[h, m] = slope[h, m] * weight[h, m] if feasible else 0.0
-        write(arc[b], n, labels, table, slope, marginals[b])
+        write(arc[b], n, labels, slope, marginals[b])
 
 
 @kernel("contract")
@@ -134,7 +134,7 @@ def derivatives(start, stop, arc, tangent, lengths, single_root, d_marginals, ex
         value, exact[b] = _decompose(n, single_root, table, weight, plan, vectors[1:])
         if not exact[b]:
             continue
-        bound = read_tangent(arc[b], tangent[b], n, labels, table, d_table)
+        bound = read_tangent(arc[b], tangent[b], n, labels, d_table)
         feasible = value > -np.inf
         if feasible:
             for h in range(n + 1):
@@ -146,7 +146,7 @@ def derivatives(start, stop, arc, tangent, lengths, single_root, d_marginals, ex
             for m in range(1, n + 1):
                 d_slope[h, m] = d_slope[h, m] * weight[h, m] + slope[h, m] * d_weight[h, m] if feasible else 0.0
                 slope[h, m] = slope[h, m] * weight[h, m] if feasible else 0.0
-        write_along(arc[b], tangent[b], n, labels, table, d_table, slope, d_slope, d_marginals[b])
+        write_along(arc[b], tangent[b], n, labels, slope, d_slope, d_marginals[b])
 
 
 @kernel()
@@ -159,7 +159,7 @@ def logarithmic(start, stop, rows, arc, tangent, lengths, single_root, value, ma
     for b in rows[start:stop]:
         n = lengths[b]
         read(arc[b], n, labels, table)
-        bound = read_tangent(arc[b], tangent[b], n, labels, table, d_table)
-        value[b] = _log_solve(n, single_root, table, d_table, bound, tables, d_tables)
-        write(arc[b], n, labels, table, tables[_log_out], marginals[b])
-        write_along(arc[b], tangent[b], n, labels, table, d_table, tables[_log_out], d_tables[_log_out], d_marginals[b])
+        read_tangent(arc[b], tangent[b], n, labels, d_table)
+        value[b] = _log_solve(n, single_root, table, d_table, tables, d_tables)
+        write(arc[b], n, labels, tables[_log_out], marginals[b])
+        write_along(arc[b], tangent[b], n, labels, tables[_log_out], d_tables[_log_out], d_marginals[b])

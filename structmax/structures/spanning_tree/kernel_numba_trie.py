@@ -9,6 +9,7 @@ from torch import Tensor
 
 from structmax.numerics.arcs import as_arcs, from_arcs
 from structmax.numerics.kernel_numba import compiled, kernel, over_rows
+from structmax.numerics.kernel_numba_labels import best_label
 from structmax.structures.spanning_tree.kernel_numba_chain_rule import (
     begin,
     choose,
@@ -99,9 +100,14 @@ def _draw_anew(theta, column, n, labels, roots, noise, chain, trie, draw, tree):
         total += log_probs[step, u]
         step += 1
     for m in range(1, n + 1 if labels > 1 else 0):
-        head = tree[m] // width
+        names = theta[tree[m] // width, m * labels : (m + 1) * labels]
+        peak = best_label(names)
         for label in range(labels):
-            log_probs[step, label] = theta[head, m * labels + label] - column[m, head]
+            log_probs[step, label] = names[label] - peak
+        # normalised near 0, where logarithms have digits
+        mass = log_sum(log_probs[step], labels)
+        for label in range(labels):
+            log_probs[step, label] -= mass
         label = _decide(trie, draw, step, labels, noise[len(column) - 1 + m])
         tree[m] += label
         total += log_probs[step, label]
@@ -143,7 +149,14 @@ def _draw_all(start, stop, arc, noise, lengths, single_root, out, log_prob):
         for s in range(out.shape[1]):
             if left[0] == -np.inf:
                 break
-            log_prob[b, s] = _draw_anew(theta, column, n, labels, roots, noise[b, s], chain, trie, draw, tree)
+            drawn = _draw_anew(theta, column, n, labels, roots, noise[b, s], chain, trie, draw, tree)
+            score = 0.0
+            for m in range(1, n + 1):
+                score += theta[tree[m] // width, tree[m] % width]
+            # What follows is worse: sums that are no numbers of the scores' dtype.
+            if arc.dtype.type(score) == -np.inf:
+                break
+            log_prob[b, s] = drawn
             for m in range(1, n + 1):
                 out[b, s, tree[m] // width, tree[m] % width] = 1.0
 

@@ -20,7 +20,7 @@ from structmax.structures.spanning_tree.kernel_numba_chain_rule import (
     root_at,
     weigh_heads,
 )
-from structmax.structures.spanning_tree.kernel_numba_edmonds import copy, fill_usable
+from structmax.structures.spanning_tree.kernel_numba_edmonds import copy, fill_usable, is_feasible
 
 # A walk that takes more steps than this for each word is given up.
 PATIENCE = 20
@@ -142,7 +142,7 @@ def _draw(start, stop, arc, noise, lengths, single_root, out):
             heads[target] = 0
             if not _walk(cumulative, n, target, _seed(noise[b, s]), is_in_tree, heads):
                 _follow_chain(column, n, target, noise[b, s], chain, weight, heads)
-            for m in range(1, n + 1):
+            for m in range(1, n + 1 if is_feasible(arc[b], labels, heads, n) else 0):
                 part = m * labels
                 if labels > 1:
                     part += choose(theta[heads[m], part:], labels, noise[b, s, size - 1 + m])

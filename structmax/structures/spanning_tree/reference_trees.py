@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.arcs import as_arcs, from_arcs, usable
+from structmax.numerics.exact_sum import exact_sum
 
 Table = list[list[list[float]]]
 Tree = list[tuple[int, int, int]]
@@ -105,12 +106,13 @@ def _best_tree(table: Table, single_root: bool) -> Tree | None:
     found = [tree for some in tries or [arcs] if (tree := _arborescence(some, words)) is not None]
     if not found:
         return None
-    best = max(found, key=lambda tree: math.fsum(arcs[arc] for arc in tree))
-    return sorted(((h, m, label[h, m]) for h, m in best), key=lambda part: part[1])
+    trees = [sorted(((h, m, label[h, m]) for h, m in tree), key=lambda part: part[1]) for tree in found]
+    best = max(trees, key=lambda tree: score_of(table, tree))
+    return best if score_of(table, best) > -math.inf else None
 
 
-def _value(table: Table, tree: Tree) -> float:
-    return math.fsum(table[m][h][i] for h, m, i in tree)
+def score_of(table: Table, tree: Tree) -> float:
+    return exact_sum([table[m][h][i] for h, m, i in tree])
 
 
 def _constrained(table: Table, required: Tree, forbidden: Tree) -> Table:
@@ -131,6 +133,10 @@ def _constrained(table: Table, required: Tree, forbidden: Tree) -> Table:
 def argmax(arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
     arc, used, every = tables(arc, lengths, directed)
     best = [table if table is None else [_best_tree(table, single_root) or []] for table in every]
+    for table, trees in zip(every, best, strict=True):
+        # as a number of the scores' dtype
+        if table is not None and trees is not None and score_of(table, trees[0]) < torch.finfo(arc.dtype).min:
+            trees[0] = []
     return parts_of(arc, used, best, 1, directed).squeeze(1)
 
 
@@ -143,7 +149,7 @@ def topk(arc: Tensor, *, k: int, lengths: Tensor, single_root: bool, directed: b
             value[b] = math.nan
             continue
         for rank, tree in enumerate(some):
-            value[b, rank] = _value(table, tree)
+            value[b, rank] = score_of(table, tree)
     return value.to(arc.device), parts_of(arc, used, trees, k, directed)
 
 
@@ -155,7 +161,7 @@ def _k_best(table: Table, k: int, single_root: bool) -> list[Tree]:
     def wait(first: int, some: Table) -> None:
         tree = _best_tree(some, single_root)
         if tree is not None:
-            heapq.heappush(waiting, (-_value(some, tree), next(age), first, some, tree))
+            heapq.heappush(waiting, (-score_of(some, tree), next(age), first, some, tree))
 
     wait(0, table)
     found: list[Tree] = []
@@ -178,5 +184,5 @@ def max_marginals(arc: Tensor, *, lengths: Tensor, single_root: bool, directed: 
             some = _constrained(table, [(h, m, label)], [])
             tree = _best_tree(some, single_root)
             if tree is not None:
-                best[b, h, m, label] = _value(some, tree)
+                best[b, h, m, label] = score_of(some, tree)
     return best_of_both(best.to(arc.device).reshape(arc.shape), directed)

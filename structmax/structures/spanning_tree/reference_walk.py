@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from structmax.structures.spanning_tree.reference_trees import Table, Tree, parts_of, tables
+from structmax.structures.spanning_tree.reference_trees import Table, Tree, parts_of, score_of, tables
 
 # Logarithms of weights, [m][h].
 Weights = list[list[float]]
@@ -180,7 +180,9 @@ def sample(arc: Tensor, *, noise: Tensor, lengths: Tensor, single_root: bool, di
             drawn.append(None)
             continue
         some = _prepared(table, single_root)
-        drawn.append([_draw(table, some, row, size) for row in rows] if some else [])
+        trees = [_draw(table, some, row, size) for row in rows] if some else []
+        # a sum of finite scores may be −inf
+        drawn.append([tree for tree in trees if score_of(table, tree) > -math.inf])
     return parts_of(arc, used, drawn, noise.shape[1], directed)
 
 
@@ -216,6 +218,9 @@ def sample_without_replacement(
         for s, row in enumerate(rows):
             if some and left.get((), 0.0) > -math.inf:
                 tree, logs = _draw_anew(table, some, row, size, left)
+                # What follows is worse: sums that are −inf.
+                if score_of(table, tree) == -math.inf:
+                    break
                 trees.append(tree)
                 log_prob[b, s] = logs
         drawn.append(trees)
@@ -246,7 +251,8 @@ def _draw_anew(
         arcs.append(chain.decide(decide(chain.log_probs(), noise[chain.open[-1]])))
     tree: Tree = []
     for h, m in sorted(arcs, key=lambda arc: arc[1]):
-        logs = table[m][h]
+        # normalised near 0, where logarithms have digits
+        logs = [x - max(table[m][h]) for x in table[m][h]]
         total = _log_sum(logs)
         label = decide([x - total for x in logs], noise[size - 1 + m]) if len(logs) > 1 else 0
         tree.append((h, m, label))

@@ -50,8 +50,9 @@ def argmax_rows(first, last, scores, lengths, sizes, exact, y):
             y[b, :length] = np.nan
         elif not exact or m >= sizes[b]:
             x = items[:m]
-            _choose(x, _worth_taking(x, sizes[b], exact), work, inside)
-            for i in range(m):
+            total, _ = _choose(x, _worth_taking(x, sizes[b], exact), work, inside)
+            # A sum of finite scores may be −inf in their dtype.
+            for i in range(m if y.dtype.type(total) > -np.inf else 0):
                 y[b, place[i]] = inside[i]
 
 
@@ -76,13 +77,18 @@ def max_marginal_rows(first, last, scores, lengths, sizes, exact, out):
 
 
 @compiled()
-def _completed(sums, j, left, exact, positive):
+def _completed(x, sums, j, left, exact, positive):
     """The best of the items from j on, of which `left` are wanted; −inf if there are fewer. Scores descend."""
-    m = sums.size - 1
-    if left < 0 or (exact and j + left > m):
+    if left < 0 or (exact and j + left > x.size):
         return -np.inf
     stop = j + left if exact else max(j, min(j + left, positive))
-    return sums[stop] - sums[j]
+    if sums[stop] > -np.inf:
+        return sums[stop] - sums[j]
+    # Finite scores of which the first are too many for a finite sum.
+    total = 0.0
+    for i in range(j, stop):
+        total += x[i]
+    return total
 
 
 @compiled()
@@ -123,7 +129,7 @@ def topk_rows(first, last, scores, lengths, sizes, exact, values, parts):
             np.empty(worth.size, np.int64),
             np.empty(worth.size, np.int64),
         )
-        worth[0], leaves[0], at[0], count, held = _completed(sums, 0, size, exact, positive), -1, -1, 1, 0
+        worth[0], leaves[0], at[0], count, held = _completed(x, sums, 0, size, exact, positive), -1, -1, 1, 0
         if worth[0] > -np.inf:
             held = push(worth, heap, held, 0)
         for rank in range(k):
@@ -131,6 +137,9 @@ def topk_rows(first, last, scores, lengths, sizes, exact, values, parts):
                 break
             n_best, held = pop(worth, heap, held)
             values[b, rank] = worth[n_best]
+            # as a number of the scores' dtype
+            if values[b, rank] == -np.inf:
+                break
             y, left, total, j = found[rank], size, 0.0, at[n_best]
             for i in range(j + 1):
                 y[i] = found[leaves[n_best], i] != (i == j)
@@ -141,7 +150,7 @@ def topk_rows(first, last, scores, lengths, sizes, exact, values, parts):
                 parts[b, rank, place[order[i]]] = y[i]
             for i in range(j + 1, m):
                 # as y up to i, but there
-                rest = _completed(sums, i + 1, left if y[i] else left - 1, exact, positive)
+                rest = _completed(x, sums, i + 1, left if y[i] else left - 1, exact, positive)
                 if rest > -np.inf:
                     worth[count], leaves[count], at[count] = total + (0.0 if y[i] else x[i]) + rest, rank, i
                     held = push(worth, heap, held, count)

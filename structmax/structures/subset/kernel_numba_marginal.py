@@ -65,7 +65,7 @@ def marginal_rows(first, last, scores, lengths, sizes, exact, value, mu):
             value[b] = mu[b, :length] = np.nan
         elif trivial(x, k, exact):
             value[b] = trivial_value(x, k, exact)
-            if exact and k == m:
+            if exact and k == m and value[b] > -np.inf:
                 for i in range(m):
                     mu[b, place[i]] = 1
         else:
@@ -74,6 +74,9 @@ def marginal_rows(first, last, scores, lengths, sizes, exact, value, mu):
             start = block * (len(rows) - 1)
             total = close(rows[m - start], spans[m], k, share, above)
             value[b] = log_normaliser + np.log(total)
+            # A sum of finite scores may be −inf in their dtype.
+            if value[b] == -np.inf:
+                continue
             stop = m
             while True:
                 descend(start, stop, p, q, rows, spans, above, work)

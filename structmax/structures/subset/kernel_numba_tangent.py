@@ -91,7 +91,10 @@ def tangent_rows(first, last, scores, lengths, sizes, exact, tangent, out):
         if m < 0:
             out[b, :length] = np.nan
         elif not trivial(x, k, exact):
-            _, share = tilt(x, k, exact, p[:m], q[:m], work)
+            log_normaliser, share = tilt(x, k, exact, p[:m], q[:m], work)
+            # A sum of finite scores may be −inf in their dtype.
+            if out.dtype.type(log_normaliser) == -np.inf:
+                continue
             for i in range(m):
                 variance = p[i] * q[i]
                 d_p[i] = variance * tangent[b, place[i]] if variance > 0 else 0.0

@@ -4,7 +4,7 @@ import numpy as np
 
 from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.structures.subset.kernel_numba_chart import close, fill, new_chart, recall
-from structmax.structures.subset.kernel_numba_marginal import new_items, trivial
+from structmax.structures.subset.kernel_numba_marginal import new_items, trivial, trivial_value
 from structmax.structures.subset.kernel_numba_row import load, usable
 from structmax.structures.subset.kernel_numba_tilt import tilt
 
@@ -64,11 +64,14 @@ def sample_rows(first, last, scores, lengths, sizes, exact, noise, y):
         if m < 0:
             y[b, :, :length] = np.nan
         elif trivial(x, k, exact):
-            if exact and k == m:
+            if exact and k == m and y.dtype.type(trivial_value(x, k, exact)) > -np.inf:
                 for i in range(m):
                     y[b, :, place[i]] = 1
         else:
-            _, share = tilt(x, k, exact, p[:m], q[:m], work)
+            log_normaliser, share = tilt(x, k, exact, p[:m], q[:m], work)
+            # A sum of finite scores may be −inf in their dtype.
+            if y.dtype.type(log_normaliser) == -np.inf:
+                continue
             block = fill(p[:m], q[:m], k, exact, rows, starts, spans)
             start, stop, behind = block * (len(rows) - 1), m, length
             total = close(rows[m - start], spans[m], k, share, above)

@@ -58,20 +58,25 @@ def _feasible(x: Tensor, size: int, exact: bool) -> Tensor:
     return (x != -math.inf).sum(-1, keepdim=True) >= (size if exact else 0)
 
 
+def _best(x: Tensor, size: int, exact: bool) -> tuple[Tensor, Tensor]:
+    """Which items the best subset has, the first of equals, and its score, which may be −inf: (B, n), (B, 1)."""
+    rank = x.sort(dim=-1, descending=True, stable=True).indices.argsort(-1)
+    inside = (rank < size) & (x > (-math.inf if exact else 0)) & _feasible(x, size, exact)
+    return inside, torch.where(inside, x, 0.0).sum(-1, keepdim=True)
+
+
 def argmax(x: Tensor, lengths: Tensor, size: int, exact: bool) -> Tensor:
     """The first of equals."""
     x = _clean(x, lengths, size, exact)
-    rank = x.sort(dim=-1, descending=True, stable=True).indices.argsort(-1)
-    inside = (rank < size) & (x > (-math.inf if exact else 0)) & _feasible(x, size, exact)
+    inside, best = _best(x, size, exact)
+    inside = inside & (best > -math.inf)
     return torch.where(x.isnan(), x, inside.to(x.dtype))
 
 
 def max_marginals(x: Tensor, lengths: Tensor, size: int, exact: bool) -> Tensor:
     """The best subset, if the item is in it; else the item takes the place of the worst, or joins."""
     x = _clean(x, lengths, size, exact)
-    y = argmax(x, lengths, size, exact)
-    inside = y > 0
-    best = torch.where(inside, x, 0.0).sum(-1, keepdim=True)
+    inside, best = _best(x, size, exact)
     worst = torch.where(inside, x, math.inf).amin(-1, keepdim=True)
     full = inside.sum(-1, keepdim=True) == size
     others = torch.where(full, best - torch.where(worst < math.inf, worst, 0.0), best)
