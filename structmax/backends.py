@@ -24,7 +24,7 @@ from torch.autograd import forward_ad
 
 from structmax import check
 from structmax.contract import GROUPS, RETURNS, AbstractStructure, by_autograd, by_recursion
-from structmax.numerics import active_set
+from structmax.numerics import active_set, compilation
 
 log = logging.getLogger("structmax")
 
@@ -267,10 +267,14 @@ def _run(
 
     arguments = [clean(tensor) for tensor in tensors]
     keywords = {key: clean(tensor) for key, tensor in zip(names, named, strict=True)}
-    if plan.function not in _loaded or (scores.is_cuda and scores.get_device() != torch.cuda.current_device()):
-        with _collector_at_rest(), torch.cuda.device_of(scores):
+    compilation.asked = room, arguments[0].dtype
+    if (plan.function, dtype) not in _loaded:
+        with _loading(), torch.cuda.device_of(scores):
             out = plan.function(*arguments, **keywords, **constants)
-        _loaded.add(plan.function)
+        _loaded.add((plan.function, dtype))
+    elif scores.is_cuda and scores.get_device() != torch.cuda.current_device():
+        with torch.cuda.device_of(scores):
+            out = plan.function(*arguments, **keywords, **constants)
     else:
         out = plan.function(*arguments, **keywords, **constants)
     outputs = [tensor.to(scores.device) for tensor in _listed(out)] if fetched else _listed(out)
@@ -285,20 +289,24 @@ def _run(
     ]
 
 
-# Functions that have run before, so that what they compile or load is there.
-_loaded: set[Callable[..., Any]] = set()
+# Functions that have run before in that dtype, so that what they compile or load is there.
+_loaded: set[tuple[Callable[..., Any], torch.dtype]] = set()
+_loading_seconds = 0.0
 
 
 @contextlib.contextmanager
-def _collector_at_rest() -> Iterator[None]:
-    """Loading a compiler makes many objects, and each full collection walks all of torch: a third of the time."""
-    active = gc.isenabled()
+def _loading() -> Iterator[None]:
+    """Counts the seconds. The garbage collector rests: a compiler makes many objects, and each full collection walks
+    all of torch, a third of the time."""
+    global _loading_seconds
+    before, start, active = _loading_seconds, time.perf_counter(), gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if active:
             gc.enable()
+        _loading_seconds = before + time.perf_counter() - start
 
 
 class Plan(NamedTuple):
@@ -319,7 +327,7 @@ def _planned(room: str, name: str, device: str, parts: int, backend: str) -> Pla
 
 @functools.cache
 def _plan(structure: type | None, room: str, name: str, device: str, parts: int, backend: str) -> Plan:
-    with _collector_at_rest():
+    with _loading():
         chosen = choose(room, name, device, backend)
         found = function(room, name, chosen)
     assert found is not None

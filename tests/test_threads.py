@@ -1,6 +1,7 @@
 """Kernels from several Python threads at once, with any number of torch threads, and after a fork."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 import structmax
-from structmax.numerics import kernel_numba
+from structmax.numerics import kernel_numba, kernel_numba_threads
 
 CALLS = {
     "sparsemax": structmax.sparsemax,
@@ -51,7 +52,7 @@ def test_the_same_with_one_and_with_many_threads(name, threads):
 def test_many_python_threads_at_once(threads, pool, monkeypatch):
     threads(2)
     if pool:
-        monkeypatch.setattr(kernel_numba, "_threads", kernel_numba._Pool())
+        monkeypatch.setattr(kernel_numba_threads, "_threads", kernel_numba_threads._Pool())
     x = torch.randn(300, 400, generator=torch.Generator().manual_seed(0))
     want = {name: forward_backward(call, x) for name, call in CALLS.items()}
     wrong = []
@@ -104,3 +105,78 @@ def test_what_has_no_way_in_from_python_is_refused():
     inner = kernel_numba.compiled()(lambda start, stop: None)
     with pytest.raises(TypeError, match="is for compiled code alone; make it a @kernel"):
         kernel_numba.over_rows(inner, 1, 1)
+
+
+INTERRUPTED = """
+import random, signal, sys, torch, structmax
+from structmax.numerics import kernel_numba_threads
+
+if sys.argv[1] == "pool":
+    kernel_numba_threads._threads = kernel_numba_threads._Pool()
+torch.set_num_threads(2)
+x = torch.randn(256, 500)
+want = structmax.sparsemax(x)
+chance = random.Random(0)
+raised = caught = lost = 0
+
+
+def interrupt(number, frame):
+    global raised
+    raised += 1
+    signal.default_int_handler(number, frame)
+
+
+signal.signal(signal.SIGALRM, interrupt)
+while raised < 300:
+    before = raised
+    try:
+        signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, 2e-3))
+        while raised == before:
+            structmax.sparsemax(x)
+        lost += 1
+    except KeyboardInterrupt:
+        caught += 1
+print(caught, lost, torch.equal(structmax.sparsemax(x), want))
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers that send signals")
+@pytest.mark.parametrize("helpers", ["threads of torch", "pool"])
+def test_no_interrupt_is_lost_and_nobody_waits_for_an_interrupted_slice(helpers):
+    # Threads that spin while they wait would make this slow where the cores are busy.
+    environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
+    command = [sys.executable, "-c", INTERRUPTED, helpers]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert run.returncode == 0, run.stderr
+    assert "ignored" not in run.stderr
+    assert run.stdout.split() == ["300", "0", "True"]
+
+
+@pytest.mark.parametrize("helpers", [kernel_numba_threads._helpers, kernel_numba_threads._Pool])
+@pytest.mark.parametrize("failing", [0, 1], ids=["the caller", "the other thread"])
+def test_an_exception_of_any_thread_is_raised_by_the_caller(helpers, failing, threads, monkeypatch):
+    threads(2)
+    monkeypatch.setattr(kernel_numba_threads, "_threads", helpers())
+    caller, both = threading.get_ident(), threading.Barrier(2)
+
+    def kernel(start, stop):
+        if start < 2:
+            both.wait(timeout=60)
+        if (threading.get_ident() == caller) == (failing == 0):
+            raise ArithmeticError("of a slice")
+
+    with pytest.raises(ArithmeticError, match="of a slice"):
+        kernel_numba_threads.over_rows(kernel, 2, 2 * kernel_numba_threads.GRAIN)
+
+
+def test_a_long_call_hears_a_signal_between_its_slices(threads):
+    threads(1)
+    begun = []
+
+    def kernel(start, stop):
+        begun.append((start, stop))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        kernel_numba_threads.over_rows(kernel, 10, 5 * kernel_numba_threads.SPAN)
+    assert begun == [(0, 2)]
