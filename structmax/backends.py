@@ -36,6 +36,8 @@ ENGINES = {
     "numba": ("structmax.numerics.kernel_numba_hypergraph",),
     "reference": ("structmax.numerics.hypergraph", "structmax.numerics.hypergraph_walks"),
 }
+# What answers for the support of any sparse map.
+SUPPORT = "structmax.structures.sparse_support"
 HALF = (torch.float16, torch.bfloat16)
 # Kernels may take one row, many short ones and a long one differently: `warm_up` asks for all.
 EXAMPLE_SHAPES = ((1, 4), (64, 4), (1, 5000))
@@ -447,11 +449,13 @@ def _parts(name: str, tensors: tuple[Tensor, ...]) -> int:
     return len(tensors) // GROUPS.get(name, 1) if name in RETURNS else 1
 
 
-def warm_up(structure: AbstractStructure, dtype: torch.dtype = torch.float32, device: str = "cpu") -> float:
-    """Compiles ahead the kernels of a structure, so that no training step waits for them.
+def warm_up(structure: Any, dtype: torch.dtype = torch.float32, device: str = "cpu") -> float:
+    """Compiles ahead all kernels of a structure, so that no training step waits for them.
+
+    What is compiled is kept on disk. From a terminal, `structmax warm-up` does the same.
 
     Args:
-        structure: the structure whose room is compiled.
+        structure: the structure whose room is compiled, or its class.
         dtype: the dtype of the scores to come.
         device: "cpu" or "cuda".
 
@@ -464,11 +468,54 @@ def warm_up(structure: AbstractStructure, dtype: torch.dtype = torch.float32, de
         True
     """
     start = time.perf_counter()
-    for room in (structure.room, *structure.fronted):
-        examples = getattr(_holder(room, "reference"), "examples", None)
-        if examples is None:
-            continue
+    for room in (structure.room, *structure.fronted, SUPPORT):
         for shape in EXAMPLE_SHAPES:
-            for name, tensors, fields in examples(torch.zeros(shape, dtype=dtype, device=device)):
+            for name, tensors, fields in _examples(room, torch.zeros(shape, dtype=dtype, device=device)):
                 call(room, name, tensors, fields, _parts(name, tensors), "auto")
     return time.perf_counter() - start
+
+
+def _examples(room: str, x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any]]]:
+    """The calls a room lists, then what else has a kernel, the room's or one for all, asked of the same scores."""
+    listed = getattr(_holder(room, "reference"), "examples", lambda x: ())
+    yield from listed(x)
+    known = {name for name, _, _ in listed(x)}
+    for name in RETURNS:
+        # The sparse map is found in double precision, whatever the scores have.
+        like = listed(x.double() if name == "sparsemap" else x)
+        asked = next((example for example in like if example[0] in ("log_partition", "argmax")), None)
+        reasons = explain(room, name, x.device.type)
+        if asked and name not in known and any(reasons[backend] is None for backend in DEVICES):
+            _, scores, fields = asked
+            yield name, scores * GROUPS.get(name, 1), fields | _extras(name, scores)
+
+
+def _extras(name: str, scores: tuple[Tensor, ...]) -> dict[str, Any]:
+    """What the question adds to the fields, for an example."""
+    first, size = scores[0], sum(tensor[0].numel() for tensor in scores)
+    extras: dict[str, Any] = {"k": 2} if name == "topk" else {}
+    if "sample" in name:
+        # a number for each part: no structure needs more
+        extras["noise"] = first.new_zeros(len(first), 1, size)
+    if name.startswith("smoothed"):
+        extras |= {"alpha": 1.5, "gamma": 1.0}
+    if name == "smoothed_log_prob_pullback":
+        extras["d_value"] = first.new_ones(len(first))
+    if name == "sparsemap":
+        start = torch.zeros(len(first), 0, 0, dtype=torch.int32, device=first.device)
+        everywhere = torch.ones(len(first), size, dtype=torch.bool, device=first.device)
+        extras |= {"start": start, "regularised": everywhere, "max_iter": 10, "tol": 1e-6}
+    return extras
+
+
+def loading_seconds() -> float:
+    """Seconds this process has spent on first calls: on importing compilers, on compiling, on reading from disk.
+
+    Subtract them where a training step is timed.
+
+    Examples:
+        >>> import structmax
+        >>> structmax.loading_seconds() >= 0
+        True
+    """
+    return _loading_seconds

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import structmax
-from structmax.numerics import kernel_numba, kernel_numba_threads
+from structmax.numerics import kernel_numba, rows
 
 CALLS = {
     "sparsemax": structmax.sparsemax,
@@ -52,7 +52,7 @@ def test_the_same_with_one_and_with_many_threads(name, threads):
 def test_many_python_threads_at_once(threads, pool, monkeypatch):
     threads(2)
     if pool:
-        monkeypatch.setattr(kernel_numba_threads, "_threads", kernel_numba_threads._Pool())
+        monkeypatch.setattr(rows, "_threads", rows._Pool())
     x = torch.randn(300, 400, generator=torch.Generator().manual_seed(0))
     want = {name: forward_backward(call, x) for name, call in CALLS.items()}
     wrong = []
@@ -92,6 +92,53 @@ def test_in_forked_workers_of_a_data_loader(threads):
         torch.testing.assert_close(total, torch.tensor([300.0]))
 
 
+FORKED = """
+import os, sys, torch
+
+torch.set_num_threads(2)
+import structmax
+
+x, chain = (torch.randn(300, 20, 4), torch.randn(4, 4)), structmax.LinearChain()
+if sys.argv[1] == "kernels":
+    structmax.marginals(x, chain)
+else:
+    torch.ones(1000, 1000).exp()
+child = os.fork()
+total = structmax.marginals(x, chain).unary.sum() if sys.argv[2] == "kernels" else torch.ones(300, 20, 100).sum() / 100
+assert abs(float(total) - 6000) < 0.1, total
+if not child:
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("before", ["kernels", "torch"])
+@pytest.mark.parametrize("after", ["kernels", "torch"])
+def test_a_forked_child_uses_threads_again(before, after):
+    if not isinstance(rows._threads, rows._TorchThreads):
+        pytest.skip("torch is not built with GNU OpenMP")
+    run = subprocess.run([sys.executable, "-c", FORKED, before, after], capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == "0", run.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_forked_inside_a_region_has_threads_of_its_own(threads):
+    threads(2)
+    children = []
+
+    def fork(start, stop):
+        if not children and threading.current_thread() is threading.main_thread():
+            children.append(os.fork())
+            if not children[0]:
+                os._exit(0 if isinstance(rows._threads, rows._Pool) else 1)
+
+    rows.over_rows(fork, 2, 2 * rows.GRAIN)
+    assert children
+    assert os.waitpid(children[0], 0)[1] == 0
+
+
 def test_a_process_with_idle_workers_exits():
     code = (
         "import torch, structmax; torch.set_num_threads(4); structmax.sparsemax(torch.randn(900, 900)); print('done')"
@@ -109,10 +156,10 @@ def test_what_has_no_way_in_from_python_is_refused():
 
 INTERRUPTED = """
 import random, signal, sys, torch, structmax
-from structmax.numerics import kernel_numba_threads
+from structmax.numerics import rows
 
 if sys.argv[1] == "pool":
-    kernel_numba_threads._threads = kernel_numba_threads._Pool()
+    rows._threads = rows._Pool()
 torch.set_num_threads(2)
 x = torch.randn(256, 500)
 want = structmax.sparsemax(x)
@@ -152,11 +199,11 @@ def test_no_interrupt_is_lost_and_nobody_waits_for_an_interrupted_slice(helpers)
     assert run.stdout.split() == ["300", "0", "True"]
 
 
-@pytest.mark.parametrize("helpers", [kernel_numba_threads._helpers, kernel_numba_threads._Pool])
+@pytest.mark.parametrize("helpers", [rows._helpers, rows._Pool])
 @pytest.mark.parametrize("failing", [0, 1], ids=["the caller", "the other thread"])
 def test_an_exception_of_any_thread_is_raised_by_the_caller(helpers, failing, threads, monkeypatch):
     threads(2)
-    monkeypatch.setattr(kernel_numba_threads, "_threads", helpers())
+    monkeypatch.setattr(rows, "_threads", helpers())
     caller, both = threading.get_ident(), threading.Barrier(2)
 
     def kernel(start, stop):
@@ -166,7 +213,7 @@ def test_an_exception_of_any_thread_is_raised_by_the_caller(helpers, failing, th
             raise ArithmeticError("of a slice")
 
     with pytest.raises(ArithmeticError, match="of a slice"):
-        kernel_numba_threads.over_rows(kernel, 2, 2 * kernel_numba_threads.GRAIN)
+        rows.over_rows(kernel, 2, 2 * rows.GRAIN)
 
 
 def test_a_long_call_hears_a_signal_between_its_slices(threads):
@@ -178,5 +225,5 @@ def test_a_long_call_hears_a_signal_between_its_slices(threads):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        kernel_numba_threads.over_rows(kernel, 10, 5 * kernel_numba_threads.SPAN)
+        rows.over_rows(kernel, 10, 5 * rows.SPAN)
     assert begun == [(0, 2)]

@@ -8,12 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import llvmlite
 import numba
 from numba.core.caching import FunctionCache, IndexDataCacheFile, NullCache
 
 from structmax.numerics import compilation
-from structmax.numerics.kernel_numba_threads import over_rows as over_rows
+from structmax.numerics.rows import over_rows as over_rows
 
 
 @cache
@@ -34,9 +33,8 @@ class _Files(IndexDataCacheFile):
     """
 
     def _path(self, key: Any) -> Path:
-        versions = numba.__version__, llvmlite.__version__
         stem = self._index_name.removesuffix(".nbi")
-        return Path(self._cache_path, f"{stem}.{_short(self._source_stamp)}.{_short((versions, key))}.nbc")
+        return Path(self._cache_path, f"{stem}.{_short(self._source_stamp)}.{_short((numba.__version__, key))}.nbc")
 
     def save(self, key: Any, data: Any) -> None:
         path = self._path(key)

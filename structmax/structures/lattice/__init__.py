@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from structmax.contract import AbstractStructure, Scores, outside_transforms
-from structmax.numerics.hyperedges import Hyperedges, listed, most_decisions
+from structmax.numerics.hyperedges import Hyperedges, listed, listed_examples, most_decisions
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Lattice(AbstractStructure):
     event_dim: ClassVar[int] = 1
     per_instance: ClassVar[tuple[str, ...]] = ("goal",)
     recursion = staticmethod(listed)
+    examples = staticmethod(listed_examples)
     # made of the fields once: the edges by head, and the sink among the nodes in order
     grouped: ClassVar[Hyperedges]
     goal: ClassVar[Tensor]

@@ -5,15 +5,18 @@ import os
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
-from threading import Lock, Thread, get_ident
+from threading import Lock, Thread, local
 from typing import Any, NamedTuple
 
 import torch
 
 # Below this many element visits per thread, waking another thread costs more than it saves.
 GRAIN = 1 << 15
-# A slice of more element visits is cut, where it has several rows: signals wait until a slice ends.
-SPAN = 1 << 25
+# Slices of more element visits, some milliseconds, are cut between rows: a signal waits until a slice ends.
+SPAN = 1 << 22
+
+# omp_pause_hard of omp.h
+PAUSE_HARD = 2
 
 
 class _Call(NamedTuple):
@@ -106,7 +109,8 @@ class _TorchThreads:
         self.open, self.close = runtime.GOMP_parallel_start, runtime.GOMP_parallel_end
         self.open.argtypes = (callback, ctypes.py_object, ctypes.c_uint)
         self.open.restype = self.close.restype = None
-        self.known: set[int] = set()
+        self.pause = getattr(runtime, "omp_pause_resource_all", None)
+        self.known = local()
         self.entry = callback(self._serve)
 
     def run(self, threads: int, call: _Call) -> int:
@@ -119,36 +123,43 @@ class _TorchThreads:
         finally:
             close()
 
+    def dismiss(self) -> bool:
+        """Ends the threads that wait for the calling thread's next region; False inside of one."""
+        return self.pause is not None and self.pause(PAUSE_HARD) == 0
+
     def _serve(self, call: _Call) -> None:
-        thread = get_ident()
-        if thread not in self.known:
+        if not hasattr(self.known, "state"):
             # Held once more than it is given back: the interpreter keeps its state for this thread, and need not make
             # it anew in each call, which would take as long as the rest.
-            ctypes.pythonapi.PyGILState_Ensure()
-            self.known.add(thread)
+            self.known.state = ctypes.pythonapi.PyGILState_Ensure()
         _help(call)
 
 
 def _helpers() -> _Pool | _TorchThreads:
     runtime = ctypes.CDLL(None) if os.name == "posix" else None
-    return _TorchThreads(runtime) if hasattr(runtime, "GOMP_parallel_start") and _by_openmp() else _Pool()
-
-
-def _by_openmp() -> bool:
-    return torch.backends.openmp.is_available()
+    is_gnu = hasattr(runtime, "GOMP_parallel_start") and not hasattr(runtime, "__kmpc_fork_call")
+    return _TorchThreads(runtime) if is_gnu and torch.backends.openmp.is_available() else _Pool()
 
 
 _threads = _helpers()
 
 
-def _renew_after_fork() -> None:
-    # A forked child inherits no threads, and GNU OpenMP would wait for them: it gets a pool of its own.
+def _before_fork() -> None:
+    # A forked child inherits no threads, and GNU OpenMP would wait for them for ever, in a kernel or in torch itself.
+    # They are dismissed before; child and parent make theirs anew when they next need them.
+    global _dismissed
+    _dismissed = isinstance(_threads, _TorchThreads) and _threads.dismiss()
+
+
+def _after_fork() -> None:
     global _threads
-    _threads = _Pool()
+    if not _dismissed:
+        _threads = _Pool()
 
 
+_dismissed = False
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 
 
 def over_rows(kernel: Callable[..., None], rows: int, work: int, *args: Any) -> None:
