@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import structmax
+from structmax import backends
+from structmax.contract import RETURNS
 from structmax.numerics import compilation, kernel_numba
 
 COUNT = """
@@ -107,6 +109,23 @@ print(json.dumps(compiled))
 """
     )
     assert run(code) == []
+
+
+PUBLIC = [
+    found
+    for found in vars(structmax).values()
+    if isinstance(found, type) and issubclass(found, structmax.AbstractStructure) and hasattr(found, "room")
+]
+
+
+@pytest.mark.parametrize("structure", PUBLIC)
+def test_warm_up_reaches_every_question_that_has_a_kernel(structure):
+    examples = backends._examples(structure.room, torch.zeros(2, 4))
+    reached = {name for name, _, _ in examples}
+    # made of others
+    reached |= {"marginals"} if "log_partition_and_marginals" in reached else set()
+    answered = {name for name in RETURNS if backends.explain(structure.room, name, "cpu")["numba"] is None}
+    assert answered <= reached
 
 
 # ---------------------------------------------------------------- the files, with a kernel that is compiled in no time
