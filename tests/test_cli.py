@@ -542,7 +542,7 @@ def test_warm_up_compiles_the_structures_named_or_all(monkeypatch):
     result = CliRunner().invoke(app, ["warm-up", "LinearChain", "Subset", "--double"])
     assert result.exit_code == 0, result.output
     assert asked == [(structmax.LinearChain, torch.float64), (structmax.Subset, torch.float64)]
-    assert "LinearChain, Subset: compiled for float64 in 2.5 s, and kept on disk." in result.output
+    assert "LinearChain, Subset: ready for float64 after 2.5 s, and kept on disk." in result.output
     asked.clear()
     assert CliRunner().invoke(app, ["warm-up"]).exit_code == 0
     public = {getattr(structmax, name) for name in structmax.__all__}

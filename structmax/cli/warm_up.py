@@ -29,4 +29,4 @@ def compile_ahead(names: list[str], dtype: torch.dtype) -> None:
             progress.update(bar, description=name)
             seconds += structmax.warm_up(structures[name], dtype)
             progress.advance(bar)
-    say(f"{', '.join(names)}: compiled for {str(dtype).removeprefix('torch.')} in {seconds:.1f} s, and kept on disk.")
+    say(f"{', '.join(names)}: ready for {str(dtype).removeprefix('torch.')} after {seconds:.1f} s, and kept on disk.")

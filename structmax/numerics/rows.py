@@ -136,9 +136,11 @@ class _TorchThreads:
 
 
 def _helpers() -> _Pool | _TorchThreads:
-    runtime = ctypes.CDLL(None) if os.name == "posix" else None
-    is_gnu = hasattr(runtime, "GOMP_parallel_start") and not hasattr(runtime, "__kmpc_fork_call")
-    return _TorchThreads(runtime) if is_gnu and torch.backends.openmp.is_available() else _Pool()
+    if os.name == "posix" and torch.backends.openmp.is_available():
+        runtime = ctypes.CDLL(None)
+        if hasattr(runtime, "GOMP_parallel_start") and not hasattr(runtime, "__kmpc_fork_call"):
+            return _TorchThreads(runtime)
+    return _Pool()
 
 
 _threads = _helpers()
