@@ -7,7 +7,7 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from structmax.backends import Refusal, warm_up, which
+from structmax.backends import Refusal, loading_seconds, warm_up, which
 from structmax.contract import AbstractStructure
 from structmax.diagnose import Diagnosis, diagnose
 from structmax.distribution import Distribution
@@ -249,6 +249,7 @@ __all__ = [
     "incremental",
     "kl_divergence",
     "lab",
+    "loading_seconds",
     "log_count",
     "log_partition",
     "log_prob",

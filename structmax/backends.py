@@ -25,7 +25,7 @@ from torch.autograd import forward_ad
 
 from structmax import check
 from structmax.contract import GROUPS, RETURNS, AbstractStructure, by_autograd
-from structmax.numerics import active_set
+from structmax.numerics import active_set, compilation
 from structmax.numerics.hyperedges import by_recursion
 
 log = logging.getLogger("structmax")
@@ -38,6 +38,8 @@ ENGINES = {
     "numba": ("structmax.numerics.kernel_numba_hypergraph",),
     "reference": ("structmax.numerics.hypergraph", "structmax.numerics.hypergraph_walks"),
 }
+# What answers for the support of any sparse map.
+SUPPORT = "structmax.structures.sparse_support"
 HALF = (torch.float16, torch.bfloat16)
 # Kernels may take one row, many short ones and a long one differently: `warm_up` asks for all.
 EXAMPLE_SHAPES = ((1, 4), (64, 4), (1, 5000))
@@ -297,10 +299,14 @@ def _run(
         structure = AbstractStructure.registry.get(room)
         if structure is not None:
             structure.check_values(arguments[0].shape[1:], keywords | constants)
-    if dtype not in plan.loaded or (scores.is_cuda and scores.get_device() != torch.cuda.current_device()):
-        with _collector_at_rest(), torch.cuda.device_of(scores):
+    compilation.asked = room, arguments[0].dtype
+    if dtype not in plan.loaded:
+        with _loading(), torch.cuda.device_of(scores):
             out = plan.function(*arguments, **keywords, **constants)
         plan.loaded.add(dtype)
+    elif scores.is_cuda and scores.get_device() != torch.cuda.current_device():
+        with torch.cuda.device_of(scores):
+            out = plan.function(*arguments, **keywords, **constants)
     else:
         out = plan.function(*arguments, **keywords, **constants)
     outputs = [tensor.to(scores.device) for tensor in _listed(out)] if fetched else _listed(out)
@@ -315,16 +321,22 @@ def _run(
     ]
 
 
+_loading_seconds = 0.0
+
+
 @contextlib.contextmanager
-def _collector_at_rest() -> Iterator[None]:
-    """Loading a compiler makes many objects, and each full collection walks all of torch: a third of the time."""
-    active = gc.isenabled()
+def _loading() -> Iterator[None]:
+    """Counts the seconds. The garbage collector rests: a compiler makes many objects, and each full collection walks
+    all of torch, a third of the time."""
+    global _loading_seconds
+    before, start, active = _loading_seconds, time.perf_counter(), gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if active:
             gc.enable()
+        _loading_seconds = before + time.perf_counter() - start
 
 
 @dataclass(slots=True)
@@ -349,7 +361,7 @@ def _planned(room: str, name: str, device: str, parts: int, backend: str) -> Pla
 
 
 def _plan(room: str, name: str, device: str, parts: int, backend: str) -> Plan:
-    with _collector_at_rest():
+    with _loading():
         chosen = choose(room, name, device, backend)
         found = function(room, name, chosen)
     assert found is not None
@@ -469,11 +481,13 @@ def _parts(name: str, tensors: tuple[Tensor, ...]) -> int:
     return len(tensors) // GROUPS.get(name, 1) if name in RETURNS else 1
 
 
-def warm_up(structure: AbstractStructure, dtype: torch.dtype = torch.float32, device: str = "cpu") -> float:
-    """Compiles ahead the kernels of a structure, so that no training step waits for them.
+def warm_up(structure: Any, dtype: torch.dtype = torch.float32, device: str = "cpu") -> float:
+    """Compiles ahead all kernels of a structure, so that no training step waits for them.
+
+    What is compiled is kept on disk. From a terminal, `structmax warm-up` does the same.
 
     Args:
-        structure: the structure whose room is compiled.
+        structure: the structure whose room is compiled, or its class.
         dtype: the dtype of the scores to come.
         device: "cpu" or "cuda".
 
@@ -486,11 +500,54 @@ def warm_up(structure: AbstractStructure, dtype: torch.dtype = torch.float32, de
         True
     """
     start = time.perf_counter()
-    for room in (structure.room, *structure.fronted):
-        examples = getattr(_holder(room, "reference"), "examples", None)
-        if examples is None:
-            continue
+    for room in (structure.room, *structure.fronted, SUPPORT):
         for shape in EXAMPLE_SHAPES:
-            for name, tensors, fields in examples(torch.zeros(shape, dtype=dtype, device=device)):
+            for name, tensors, fields in _examples(room, torch.zeros(shape, dtype=dtype, device=device)):
                 call(room, name, tensors, fields, _parts(name, tensors), "auto")
     return time.perf_counter() - start
+
+
+def _examples(room: str, x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any]]]:
+    """The calls a room lists, then what else has a kernel, the room's or one for all, asked of the same scores."""
+    listed = getattr(_holder(room, "reference"), "examples", lambda x: ())
+    yield from listed(x)
+    known = {name for name, _, _ in listed(x)}
+    for name in RETURNS:
+        # The sparse map is found in double precision, whatever the scores have.
+        like = listed(x.double() if name == "sparsemap" else x)
+        asked = next((example for example in like if example[0] in ("log_partition", "argmax")), None)
+        reasons = explain(room, name, x.device.type)
+        if asked and name not in known and any(reasons[backend] is None for backend in DEVICES):
+            _, scores, fields = asked
+            yield name, scores * GROUPS.get(name, 1), fields | _extras(name, scores)
+
+
+def _extras(name: str, scores: tuple[Tensor, ...]) -> dict[str, Any]:
+    """What the question adds to the fields, for an example."""
+    first, size = scores[0], sum(tensor[0].numel() for tensor in scores)
+    extras: dict[str, Any] = {"k": 2} if name == "topk" else {}
+    if "sample" in name:
+        # a number for each part: no structure needs more
+        extras["noise"] = first.new_zeros(len(first), 1, size)
+    if name.startswith("smoothed"):
+        extras |= {"alpha": 1.5, "gamma": 1.0}
+    if name == "smoothed_log_prob_pullback":
+        extras["d_value"] = first.new_ones(len(first))
+    if name == "sparsemap":
+        start = torch.zeros(len(first), 0, 0, dtype=torch.int32, device=first.device)
+        everywhere = torch.ones(len(first), size, dtype=torch.bool, device=first.device)
+        extras |= {"start": start, "regularised": everywhere, "max_iter": 10, "tol": 1e-6}
+    return extras
+
+
+def loading_seconds() -> float:
+    """Seconds this process has spent on first calls: on importing compilers, on compiling, on reading from disk.
+
+    Subtract them where a training step is timed.
+
+    Examples:
+        >>> import structmax
+        >>> structmax.loading_seconds() >= 0
+        True
+    """
+    return _loading_seconds

@@ -843,3 +843,29 @@ def test_failures_are_outcomes(structmax_in, tmp_path):
 def test_unknown_recipes():
     with pytest.raises(RunError, match=r"A recipe should be one of .*clusters.*, but is 'nothing'"):
         recipes.find("nothing")
+
+
+# ---------------------------------------------------------------- compiling ahead
+
+
+def test_warm_up_compiles_the_structures_named_or_all(monkeypatch):
+    asked = []
+    monkeypatch.setattr(structmax, "warm_up", lambda structure, dtype: asked.append((structure, dtype)) or 1.25)
+    result = CliRunner().invoke(app, ["warm-up", "LinearChain", "Subset", "--double"])
+    assert result.exit_code == 0, result.output
+    assert asked == [(structmax.LinearChain, torch.float64), (structmax.Subset, torch.float64)]
+    assert "LinearChain, Subset: ready for float64 after 2.5 s, and kept on disk." in result.output
+    asked.clear()
+    assert CliRunner().invoke(app, ["warm-up"]).exit_code == 0
+    public = {getattr(structmax, name) for name in structmax.__all__}
+    assert {structure for structure, _ in asked} == {it for it in public if "structmax.structures" in str(it)} - {
+        structmax.TagConstraints,
+        structmax.tag_constraints,
+    }
+    assert {dtype for _, dtype in asked} == {torch.float32}
+
+
+def test_warm_up_of_an_unknown_structure_names_the_known_ones():
+    result = CliRunner().invoke(app, ["warm-up", "Tree"])
+    assert result.exit_code == 2
+    assert "STRUCTURE should be one of BinaryTree, Bits" in " ".join(result.output.replace("│", " ").split())

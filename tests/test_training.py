@@ -192,6 +192,15 @@ def test_minutes_end_a_run_early(tmp_path):
     assert [row["step"] for row in RunFolder(tmp_path / "a").rows] == [1]
 
 
+def test_the_clock_stands_still_while_kernels_are_compiled(tmp_path, monkeypatch):
+    # a second goes by whenever somebody looks, and all of them into compilation
+    seconds = [0]
+    monkeypatch.setattr("structmax.training.loop.time.perf_counter", lambda: seconds.append(0) or len(seconds))
+    monkeypatch.setattr("structmax.training.loop.loading_seconds", lambda: len(seconds))
+    summary = run(Line, Config(minutes=1e-9), tmp_path / "a")
+    assert summary["steps"] == run(Line, Config(), tmp_path / "b")["steps"] > 1
+
+
 def test_a_finished_run_is_not_run_again(tmp_path):
     first = run(Line, Config(), tmp_path / "a")
     before = (tmp_path / "a" / "last.pt").stat().st_mtime_ns

@@ -4,12 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from typer.core import TyperGroup
 
 import structmax
 from structmax import bench, recipes
-from structmax.cli import compare, flags, info, run
+from structmax.cli import compare, flags, info, run, warm_up
 from structmax.cli.speech import console, say, spoken, table
 from structmax.training import RunError, RunFolder
 from structmax.training.distributed import device_of
@@ -134,6 +135,18 @@ def rewrite_report(
 def show_info() -> None:
     """Versions, devices, which backend answers what, caches, recipes."""
     info.show()
+
+
+@app.command("warm-up")
+@spoken()
+def compile_ahead(
+    structures: Annotated[
+        list[str] | None, typer.Argument(metavar="STRUCTURE", help="LinearChain, …; by default, all of them")
+    ] = None,
+    double: Annotated[bool, typer.Option("--double", help="for float64, in place of float32")] = False,
+) -> None:
+    """Compiles kernels ahead, so that no first call waits for them."""
+    warm_up.compile_ahead(structures or [], torch.float64 if double else torch.float32)
 
 
 @app.command("bench")

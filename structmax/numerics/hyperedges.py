@@ -9,7 +9,7 @@ derivations of the goal are the structures. An edge without tails makes a leaf; 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -150,6 +150,12 @@ def _unpack(flat: Tensor, *tensors: Tensor, **_: Any) -> tuple[Tensor, ...]:
 def listed(*_scores: Tensor, first: Tensor, tails: Tensor, parts: Tensor, goal: Tensor) -> Recursion:
     """The recursion of a structure whose fields are the hyperedges themselves."""
     return Recursion(Hyperedges(first, tails, parts), goal)
+
+
+def listed_examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any]]]:
+    """One of two edges builds the goal: a call for such a structure, from which others follow."""
+    edges = Hyperedges.of(torch.tensor([0, 0]), torch.tensor([[-1], [-1]]), torch.tensor([[0], [1]]), 1)
+    yield "log_partition", (x,), {**edges._asdict(), "goal": torch.zeros(len(x), dtype=torch.int64, device=x.device)}
 
 
 def most_decisions(edges: Hyperedges, goal: int) -> int:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from structmax import loading_seconds
 from structmax.training import schedule
 from structmax.training.averages import Averages
 from structmax.training.distributed import Processes
@@ -53,7 +54,7 @@ class Loop:
         self._go_on()
         # of the others, the task may know why: a score of −inf forbids something
         self._to_stay_finite = [p for p in self.parameters if p.numel() and p.isfinite().all()]
-        self._began = time.perf_counter() - self.place.seconds
+        self._began = _clock() - self.place.seconds
 
     # ---------------------------------------------------------------- training
 
@@ -123,7 +124,7 @@ class Loop:
             return compute()
 
     def _seconds(self) -> float:
-        return time.perf_counter() - self._began
+        return _clock() - self._began
 
     def _is_late(self) -> bool:
         return 0 < 60 * self.config.minutes <= self.place.seconds
@@ -240,6 +241,11 @@ class Loop:
         torch.set_rng_state(own["default"])
         if own["cuda"] is not None:
             torch.cuda.set_rng_state(own["cuda"], self.task.device)
+
+
+def _clock() -> float:
+    """In seconds. It stands still while kernels are compiled or loaded: a first run gets as far as a second."""
+    return time.perf_counter() - loading_seconds()
 
 
 def _crosses(done: int, batches: int, evaluations: int) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from structmax import check
 from structmax.contract import AbstractStructure, Scores, outside_transforms
-from structmax.numerics.hyperedges import Hyperedges, listed, most_decisions
+from structmax.numerics.hyperedges import Hyperedges, listed, listed_examples, most_decisions
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Lattice(AbstractStructure):
     event_dim: ClassVar[int] = 1
     per_instance: ClassVar[tuple[str, ...]] = ("goal",)
     recursion = staticmethod(listed)
+    examples = staticmethod(listed_examples)
     # made of the fields once: the edges by head, and the sink among the nodes in order
     grouped: ClassVar[Hyperedges]
     goal: ClassVar[Tensor]
