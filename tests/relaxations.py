@@ -267,29 +267,38 @@ class QuadraticProgram:
         size = np.linalg.norm(rows, axis=1)
         says = size > 1e-9
         self.rows, self.bounds = rows[says] / size[says, None], bounds[says] / size[says]
-        self.binding = np.zeros(0, np.int64)
+        self.binding: list[int] = []
 
-    def _on(self, binding: np.ndarray, goal: np.ndarray) -> np.ndarray | None:
-        """The nearest point where these constraints bind, if that is the answer."""
-        rows = self.rows[binding]
-        force = np.linalg.lstsq(rows @ rows.T, rows @ goal - self.bounds[binding], rcond=1e-10)[0]
-        point = goal - rows.T @ force
-        fits = (force > -1e-9).all() and (self.rows @ point < self.bounds + 1e-9).all()
-        return point if fits and np.abs(rows @ point - self.bounds[binding]).max(initial=0.0) < 1e-9 else None
+    def _from(self, binding: list[int], goal: np.ndarray) -> np.ndarray | None:
+        """The nearest point to a goal, from a guess of the constraints that bind; None where the guess is bad."""
+        for _ in range(50):
+            rows, bounds = self.rows[binding], self.bounds[binding]
+            force = np.linalg.lstsq(rows @ rows.T, rows @ goal - bounds, rcond=1e-10)[0]
+            point = goal - rows.T @ force
+            over = self.rows @ point - self.bounds
+            if force.min(initial=0.0) < -1e-9:
+                binding = binding[: force.argmin()] + binding[force.argmin() + 1 :]
+            elif over.max(initial=0.0) > 1e-9:
+                if int(over.argmax()) in binding:
+                    return None
+                binding = [*binding, int(over.argmax())]
+            else:
+                # what binds does, what pulls binds, nothing is exceeded: the conditions of optimality
+                assert np.abs(over[binding]).max(initial=0.0) < 1e-9
+                self.binding = binding
+                return point
+        return None
 
-    def _nearest(self, goal: np.ndarray) -> np.ndarray | None:
-        """The nearest point to a goal, None where there is none."""
-        point = self._on(self.binding, goal)
+    def _nearest(self, goal: np.ndarray) -> np.ndarray:
+        point = self._from(self.binding, goal)
         if point is not None:
             return point
         slack = self.bounds - self.rows @ goal
-        matrix = np.concatenate([-self.rows.T, -slack[None]])
-        weights, rest = nnls(matrix, np.eye(len(matrix))[-1], maxiter=100 * len(slack))
-        if rest < 1e-7:
-            return None
-        self.binding = np.flatnonzero(weights > 1e-12 * weights.max(initial=0.0))
-        point = self._on(self.binding, goal)
-        assert point is not None, "least squares did not find the nearest point"
+        # in units of the distance, about
+        matrix = np.concatenate([-self.rows.T, -slack[None] / max(1.0, -slack.min(initial=0.0))])
+        weights, _ = nnls(matrix, np.eye(len(matrix))[-1], maxiter=100 * len(slack))
+        point = self._from(np.flatnonzero(weights > 1e-12 * weights.max(initial=0.0)).tolist(), goal)
+        assert point is not None, "the nearest point was not found"
         return point
 
     def __call__(self, scores: np.ndarray) -> np.ndarray | None:
@@ -301,8 +310,6 @@ class QuadraticProgram:
         for _ in range(100):
             goal = np.concatenate([theta, own + phi / PROXIMAL]) * self.unit
             point = self._nearest(self.basis.T @ (goal - self.origin))
-            if point is None:
-                return None
             z = (self.origin + self.basis @ point) / self.unit
             if np.abs(z[self.n :] - own).max(initial=0.0) < 1e-12:
                 return z

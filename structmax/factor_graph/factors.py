@@ -308,12 +308,14 @@ class Factor(AbstractFactor):
             )
         if all(one.of.free for one in self.over):
             raise ValueError("Factor should have variables that are not free: what it says of the others.")
-        if all(getattr(structure, name) is None for name in structure.per_instance):
+        fields = [name for name in structure.per_instance if getattr(structure, name) is not None]
+        if not any(structure.field_batch_dim(name) for name in fields):
             structure.check(structure.parts(tuple(torch.zeros(one.shape) for one in self.over)))
         self.structure = structure
 
     def clauses(self) -> Iterator[Clause]:
         return iter(())
+
 
 class Dense(AbstractFactor):
     """A table of scores: one state of each group is on, and each joint choice has a score.

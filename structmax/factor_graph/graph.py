@@ -210,6 +210,11 @@ class FactorGraph:
         except RuntimeError:
             found = ", ".join(f"{name} {b}" for name, b in zip(names, batches, strict=True))
             raise ValueError(f"the batch dimensions of `scores` should broadcast, but are {found}.") from None
+        for outside in self.layout.outside:
+            # its lengths, or what else it has for each instance, fit the batch
+            structure = outside.factor.structure
+            like = tuple(torch.zeros(()).expand(*batch, *shape) for shape in outside.shapes)
+            structure.check(structure.parts(like))
         rows = math.prod(batch)
 
         def flat(group: dict[str, Variables]) -> Tensor:

@@ -131,9 +131,7 @@ def _descend(
                 graph, phi[b], lowest[b], highest[b], vacuous[b], rho[b], eta[b], tau[b], nu[b], x[b],
                 mode[b], free[b], slope[b],
             )  # fmt: skip
-            if not _project_tables(
-                b, graph, tables, members, problem, rho[b], scratch, eta[b], nu[b], x[b], free[b]
-            ):
+            if not _project_tables(b, graph, tables, members, problem, rho[b], scratch, eta[b], nu[b], x[b], free[b]):
                 status[b] = INFEASIBLE
                 break
             apart, moved = _average(graph, theta[b], low[b], high[b], u[b], w[b], x[b], rho[b], sums)
