@@ -27,7 +27,7 @@ OFFERS = 10000
 
 @compiled()
 def new_scratch(tables):
-    """For one table at a time: scores and their gradient, a choice, what is regularised, and marks that are not used."""
+    """For one table at a time: scores and their gradient, a choice, what is regularised, and marks nobody uses."""
     states, own = tables[3:]
     length = len(own) + (states.max() + 1 if states.size > 0 else 0)
     return np.empty((2, length)), np.empty(states.shape[1] + 1, np.int32), np.zeros((1, 2), np.int64), np.zeros(1)
@@ -63,7 +63,7 @@ def _best(states, groups, size, g):
 
 @compiled()
 def project_table(t, tables, support, point, phi, rho, scratch, x, nu, free):
-    """The mean of choices nearest to point[0] = eta, in its states, and best in its own scores; whether there is one."""
+    """The mean of choices nearest to eta, point[0], in its states and best in its own scores; whether there is one."""
     _, groups, begin, states, own = tables
     here = slice(begin[t], begin[t + 1])
     states, own, groups, size = states[here], own[here], groups[t], len(x)
