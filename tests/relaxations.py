@@ -185,7 +185,8 @@ class RandomGraph:
             start += math.prod(shape)
         return Factor(structure, *parts)
 
-    def _signs(self, one: One) -> list[bool]:
+    def signs(self, one: One) -> list[bool]:
+        """Of each literal of a factor whether it is negated; a group of a table has one sign."""
         if one.kind not in TABLES:
             return list(one.negated)
         starts = itertools.accumulate((0, *TABLES[one.kind][:-1]))
@@ -200,7 +201,7 @@ class RandomGraph:
         for one in self.factors:
             wide = len(one.variables)
             A, b, C, d = facets(one.kind, wide)
-            signs = self._signs(one)
+            signs = self.signs(one)
             for matrix, right, into, onto in ((A, b, rows, bounds), (C, d, equal, sums)):
                 row = np.zeros((len(matrix), self.n + self.m))
                 shift = np.zeros(len(matrix))

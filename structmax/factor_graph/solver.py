@@ -107,8 +107,9 @@ class Solver:
     def _gather_directions(self) -> None:
         """Ranks (B, O) of the faces of tables and structures, where each begins (O,), and all directions (B, D)."""
         B = len(self.u)
-        blocks = [self.tables.directions, *(support.directions.reshape(B, -1) for support in self.supports)]
-        rank = np.array([support.directions.shape[1] for support in self.supports], np.int64)
+        spans = [support.directions for support in self.supports]
+        blocks = [self.tables.directions, *(span.reshape(B, span.shape[1] * span.shape[2]) for span in spans)]
+        rank = np.array([span.shape[1] for span in spans], np.int64)
         place = np.cumsum([block.shape[1] for block in blocks], dtype=np.int64)[:-1]
         ranks = np.concatenate([self.tables.rank, np.tile(rank, (B, 1))], 1)
         self.directions = ranks, np.concatenate([self.tables.place, place]), np.concatenate(blocks, 1)
@@ -139,6 +140,8 @@ class Solver:
             self.status[asked[support.counts[asked] == 0]] = INFEASIBLE
 
     def _find_faces(self, rows: np.ndarray) -> None:
+        if not len(rows):
+            return
         if len(self.tables):
             self.tables.find_faces(rows)
             self.tables.pull(self.problem.phi, self.lift)
