@@ -6,30 +6,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from relaxations import LOGIC, logic_members
 from torch import Tensor
 
 import structmax
-from structmax import AndOut, AtMostOne, Budget, FactorGraph, Imply, Knapsack, Or, OrOut, Pair, Variables, Xor, XorOut
+from structmax import Budget, FactorGraph, Pair, Variables, Xor
 from structmax.testing.projection import nearest
 
 N = 4
-COSTS, CAPACITY = (1.0, 2.0, 0.5, 3.0), 3.5
-Holds = Callable[[tuple[int, ...]], bool]
-LOGIC: dict[str, tuple[Callable[..., structmax.AbstractFactor], Holds]] = {
-    "xor": (Xor, lambda y: sum(y) == 1),
-    "at_most_one": (AtMostOne, lambda y: sum(y) <= 1),
-    "or": (Or, lambda y: sum(y) >= 1),
-    "imply": (Imply, lambda y: not all(y[:-1]) or bool(y[-1])),
-    "xor_out": (XorOut, lambda y: sum(y[:-1]) == y[-1]),
-    "or_out": (OrOut, lambda y: any(y[:-1]) == y[-1]),
-    "and_out": (AndOut, lambda y: all(y[:-1]) == y[-1]),
-    "budget": (lambda *x: Budget(*x, at_most=2), lambda y: sum(y) <= 2),
-    "exactly": (lambda *x: Budget(*x, exactly=2), lambda y: sum(y) == 2),
-    "knapsack": (
-        lambda *x: Knapsack(*x, costs=COSTS, capacity=CAPACITY),
-        lambda y: sum(c * v for c, v in zip(COSTS, y, strict=True)) <= CAPACITY,
-    ),
-}
 NEGATIONS = [(False,) * N, (True,) * N, (False, True, False, True), (True, False, False, False)]
 
 
@@ -40,14 +24,7 @@ def graph_of(name: str, negated: tuple[bool, ...]) -> FactorGraph:
 
 def members(name: str, negated: tuple[bool, ...]) -> Tensor:
     """All corners of the factor's polytope: (M, N)."""
-    literals = [y for y in itertools.product((0.0, 1.0), repeat=N) if LOGIC[name][1](y)]
-    if name == "knapsack":
-        # the relaxation has corners where one item is cut
-        for i, y in itertools.product(range(N), itertools.product((0.0, 1.0), repeat=N)):
-            left = CAPACITY - sum(c * v for k, (c, v) in enumerate(zip(COSTS, y, strict=True)) if k != i)
-            if 0 < left < COSTS[i]:
-                literals.append((*y[:i], left / COSTS[i], *y[i + 1 :]))
-    corners = torch.tensor(literals, dtype=torch.float64).unique(dim=0)
+    corners = torch.from_numpy(logic_members(name, N))
     return torch.where(torch.tensor(negated), 1 - corners, corners)
 
 

@@ -1,7 +1,7 @@
 """What a factor graph is made of: constraints of logic, couplings with scores, and whole structures.
 
 A factor of logic is lowered to *clauses*, which the solver knows how to project onto: a sum of literals between two
-bounds, "z is 1 where any x is", or a pair. Derivation: README.md in this folder.
+bounds, "z is 1 where any x is", a pair, or a table. Derivation: README.md in this folder.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from torch import Tensor
 
 from structmax import check
 from structmax.contract import AbstractStructure
-from structmax.factor_graph.table import Table
 from structmax.factor_graph.variables import Literals, Variables, entry, literals
 
 
 class Clause(NamedTuple):
-    """One constraint over a vector of literals. `kind` is "sum", "or_out", "pair" or "structure"."""
+    """One constraint over a vector of literals. `kind` is "sum", "or_out", "pair", "table" or "structure"."""
 
     kind: str
     literals: tuple[Literals, ...]
@@ -309,19 +308,16 @@ class Factor(AbstractFactor):
             )
         if all(one.of.free for one in self.over):
             raise ValueError("Factor should have variables that are not free: what it says of the others.")
-        if all(getattr(structure, name) is None for name in structure.per_instance):
+        fields = [name for name in structure.per_instance if getattr(structure, name) is not None]
+        if not any(structure.field_batch_dim(name) for name in fields):
             structure.check(structure.parts(tuple(torch.zeros(one.shape) for one in self.over)))
         self.structure = structure
 
     def clauses(self) -> Iterator[Clause]:
         return iter(())
 
-    def parts(self) -> list[tuple[tuple[Literals, ...], tuple[int, ...]]]:
-        """For each part tensor of the structure what it is made of, one after the other, and its shape."""
-        return [((one,), one.shape) for one in self.over]
 
-
-class Dense(Factor):
+class Dense(AbstractFactor):
     """A table of scores: one state of each group is on, and each joint choice has a score.
 
     Args:
@@ -335,18 +331,22 @@ class Dense(Factor):
     """
 
     def __init__(self, *groups: Variables | Literals, score: Variables | Literals) -> None:
-        parts, joint = [literals(group) for group in groups], literals(score)
-        _free("Dense", joint)
-        sizes = tuple(len(one.index.flatten()) for one in parts)
-        if joint.shape != sizes:
-            raise ValueError(f"`score` of Dense should have shape {sizes}, the sizes of its groups, but {joint.shape}.")
-        AbstractFactor.__init__(self, *parts, joint)
+        super().__init__(*groups)
+        self.score = literals(score)
+        _free("Dense", self.score)
+        sizes = tuple(one.index.numel() for one in self.over)
+        if self.score.shape != sizes:
+            raise ValueError(
+                f"`score` of Dense should have shape {sizes}, the sizes of its groups, but {self.score.shape}."
+            )
+        self._require_bound()
         self._require_distinct()
-        self.structure: Table = Table(sizes)
 
-    def parts(self) -> list[tuple[tuple[Literals, ...], tuple[int, ...]]]:
-        states, joint = self.over[:-1], self.over[-1:]
-        return [(states, (sum(self.structure.sizes),)), (joint, (math.prod(self.structure.sizes),))]
+    def every(self) -> tuple[Literals, ...]:
+        return *self.over, self.score
+
+    def clauses(self) -> Iterator[Clause]:
+        yield Clause("table", self.over, score=self.score)
 
 
 def _output(name: str, over: Sequence[Any]) -> list[Literals]:

@@ -15,6 +15,7 @@ from torch.autograd import forward_ad
 from structmax import check
 from structmax.factor_graph.factors import AbstractFactor
 from structmax.factor_graph.layout import lay_out, places
+from structmax.factor_graph.masks import bring_near
 from structmax.factor_graph.relaxation import Relaxation, Relaxed
 from structmax.factor_graph.search import Best, search
 from structmax.factor_graph.solver import FORBIDDEN, INFEASIBLE, RUNNING, Problem, Solver
@@ -102,7 +103,7 @@ class FactorGraph:
         solver = Solver(self.layout, problem, tol)
         solver.run(max_iter)
         u, nu = Relaxation.apply(solver, *scaled)
-        fixed = u.detach(), nu.detach()
+        fixed = _without_rounding(u, scaled[0], problem.theta), _without_rounding(nu, scaled[1], problem.phi)
         impossible = torch.from_numpy(solver.status == INFEASIBLE)
         value = _inner(theta, fixed[0]) + _inner(phi, fixed[1]) - temperature / 2 * (fixed[0] ** 2).sum(-1)
         gap = temperature * torch.from_numpy(solver.bound()) - value.detach()
@@ -175,6 +176,10 @@ class FactorGraph:
         numbers = (torch.from_numpy(a) for a in (found.value, found.upper_bound, found.exact, found.converged))
         nothing = theta.new_full((), math.nan)
         value, bound, certain, converged = numbers
+        # of the scores as they are: the search has seen low ones raised
+        worth = _inner(theta, torch.from_numpy(found.u)) + _inner(phi, torch.from_numpy(found.nu))
+        value = torch.where(value > -math.inf, worth, value)
+        bound = torch.where(certain, value, bound)
         return Best(
             self._named(torch.from_numpy(found.u), torch.from_numpy(found.nu), batch, scores),
             _shaped(torch.where(lost, nothing, value), batch, scores),
@@ -210,6 +215,11 @@ class FactorGraph:
         except RuntimeError:
             found = ", ".join(f"{name} {b}" for name, b in zip(names, batches, strict=True))
             raise ValueError(f"the batch dimensions of `scores` should broadcast, but are {found}.") from None
+        for outside in self.layout.outside:
+            # its lengths, or what else it has for each instance, fit the batch
+            structure = outside.factor.structure
+            like = tuple(torch.zeros(()).expand(*batch, *shape) for shape in outside.shapes)
+            structure.check(structure.parts(like))
         rows = math.prod(batch)
 
         def flat(group: dict[str, Variables]) -> Tensor:
@@ -232,7 +242,11 @@ class FactorGraph:
         vacuous = np.zeros((len(clean), len(arrays.kind)), bool)
         if len(arrays.kind):
             vacuous = np.logical_and.reduceat(absent[:, arrays.variable], arrays.start[:-1], 1)
-        own = free.nan_to_num(0.0, 0.0, FORBIDDEN).numpy()
+        blocked = (free <= FORBIDDEN).numpy()
+        both = np.concatenate([clean, np.where(blocked, 0.0, free.nan_to_num(0.0, 0.0, 0.0).numpy())], 1)
+        near = bring_near(both)
+        clean = np.ascontiguousarray(near[:, : clean.shape[1]])
+        own = np.where(blocked, FORBIDDEN, near[:, clean.shape[1] :])
         high = np.where(forbidden, 0.0, 1.0)
         return Problem(clean, own, np.zeros_like(clean), high, vacuous, np.arange(len(clean)), tuple(batch)), lost
 
@@ -270,6 +284,12 @@ def _values(tensor: Tensor) -> Tensor:
     if forward_ad._current_level >= 0:
         tensor = forward_ad.unpack_dual(tensor).primal
     return tensor.detach().contiguous()
+
+
+def _without_rounding(parts: Tensor, scores: Tensor, raised: np.ndarray) -> Tensor:
+    """Parts with exactly 0 where one is off whose score is so low that rounding would be worth something."""
+    parts = parts.detach()
+    return parts.masked_fill((parts < 1e-9) & (scores.detach() < torch.from_numpy(raised)), 0.0)
 
 
 def _inner(scores: Tensor, parts: Tensor) -> Tensor:

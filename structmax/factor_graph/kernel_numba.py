@@ -8,7 +8,9 @@ A copy is the literal's value: of a negated variable it is 1 − u. Arrays come 
     state    u (B, n), w (B, E), x (B, E), rho (B,), eta (B, E), tau (B, F), nu (B, m): variables, multipliers over the
              penalty, copies, penalty, what copies are projected from, multipliers of sums, the factors' own parts
     faces    mode (B, F), free (B, E), rank (B, O), place (O,), directions (B, D), slope (B, E), lift (B, E): how copies
-             move, for factors of logic and for structures; how a pair's part moves with them; what own scores are worth
+             move, for factors of logic and for tables and structures; how a pair's part moves with them; what own
+             scores are worth
+    tables, members  see kernel_numba_table.py
 
 `rows` says which instances are meant. Derivation: README.md in this folder.
 """
@@ -17,10 +19,11 @@ import numpy as np
 
 from structmax.factor_graph.kernel_numba_faces import keep_normal, meet, scatter
 from structmax.factor_graph.kernel_numba_local import clipped, project_or_out, project_pair, project_slab
+from structmax.factor_graph.kernel_numba_table import new_scratch, project_table
 from structmax.numerics.kernel_numba import compiled, kernel, over_rows
 
-OR_OUT, PAIR, STRUCTURE = 1, 2, 3
-RUNNING, CONVERGED = 0, 1
+OR_OUT, PAIR, STRUCTURE, TABLE = 1, 2, 3, 4
+RUNNING, CONVERGED, INFEASIBLE = 0, 1, 2
 # Over-relaxation: how much of the factors' answer counts.
 RELAXED = 1.6
 # The penalty is changed where one residual is this many times the other. It is looked at after each so many steps, for
@@ -39,7 +42,7 @@ def _project(graph, phi, low, high, vacuous, rho, eta, tau, nu, x, mode, free, s
     weight, start = graph[2], graph[3]
     kind, least, most, part = graph[6:]
     for f in range(len(kind)):
-        if kind[f] == STRUCTURE:
+        if kind[f] == STRUCTURE or kind[f] == TABLE:
             continue
         here = slice(start[f], start[f + 1])
         point = eta[here], low[here], high[here]
@@ -51,6 +54,23 @@ def _project(graph, phi, low, high, vacuous, rho, eta, tau, nu, x, mode, free, s
             mode[f], tau[f] = project_or_out(*point, weight[here], tau[f], x[here], free[here])
         else:
             mode[f], tau[f] = project_slab(*point, weight[here], least[f], most[f], tau[f], x[here], free[here])
+
+
+@compiled()
+def _project_tables(b, graph, tables, members, problem, rho, scratch, eta, nu, x, free):
+    """The copies of every table nearest to eta; whether there are any."""
+    start, number = graph[3], tables[0]
+    _, phi, _, _, low, high, vacuous = problem
+    lists, sizes, factor, columns, facts, counts, _ = members
+    possible = True
+    for t in range(len(number)):
+        f = number[t]
+        here = slice(start[f], start[f + 1])
+        if not vacuous[b, f]:
+            support = lists[b, t], sizes[b, t], factor[b, t], columns[b, t], facts[b, t], scratch[3], counts[b, t]
+            point = eta[here], low[b, here], high[b, here]
+            possible &= project_table(t, tables, support, point, phi[b], rho, scratch, x[here], nu, free[here])
+    return possible
 
 
 @compiled()
@@ -91,12 +111,14 @@ def _penalty_change(done, residuals, tolerance):
 
 
 @kernel()
-def _descend(first, last, rows, graph, problem, state, faces, tolerance, count, iterations, residuals, status):
+def _descend(
+    first, last, rows, graph, tables, members, problem, state, faces, tolerance, count, iterations, residuals, status
+):
     variable, sign = graph[:2]
     theta, phi, low, high, lowest, highest, vacuous = problem
     u, w, x, rho, eta, tau, nu = state
     mode, free, slope = faces[0], faces[1], faces[5]
-    sums = np.empty(u.shape[1])
+    sums, scratch = np.empty(u.shape[1]), new_scratch(tables)
     for k in range(first, last):
         b = rows[k]
         for _ in range(count):
@@ -109,6 +131,9 @@ def _descend(first, last, rows, graph, problem, state, faces, tolerance, count, 
                 graph, phi[b], lowest[b], highest[b], vacuous[b], rho[b], eta[b], tau[b], nu[b], x[b],
                 mode[b], free[b], slope[b],
             )  # fmt: skip
+            if not _project_tables(b, graph, tables, members, problem, rho[b], scratch, eta[b], nu[b], x[b], free[b]):
+                status[b] = INFEASIBLE
+                break
             apart, moved = _average(graph, theta[b], low[b], high[b], u[b], w[b], x[b], rho[b], sums)
             iterations[b] += 1
             residuals[b, 0], residuals[b, 1] = apart, rho[b] * moved
@@ -169,10 +194,10 @@ def _along_faces(first, last, graph, held, faces, goal, out, steps):
 VISITS, CONJUGATE = 16, 20
 
 
-def descend(rows, graph, problem, state, faces, tolerance, count, iterations, residuals, status):
+def descend(rows, graph, tables, members, problem, state, faces, tolerance, count, iterations, residuals, status):
     """`count` steps of alternating directions, fewer where an instance converges to its tolerance (B, 2)."""
     work = VISITS * len(rows) * len(graph[0]) * count
-    arguments = graph, problem, state, faces, tolerance, count, iterations, residuals, status
+    arguments = graph, tables, members, problem, state, faces, tolerance, count, iterations, residuals, status
     over_rows(_descend, len(rows), work, rows, *arguments)
 
 

@@ -57,11 +57,11 @@ def move_along(mode, free, weight, v, out):
 @compiled()
 def keep_normal(graph, face, v, out):
     """(I − J_f) v for every factor f."""
-    weight, start, outside = graph[2:5]
+    weight, start, spanned = graph[2:5]
     mode, free, rank, place, directions = face
-    for f in range(len(outside)):
+    for f in range(len(spanned)):
         here = slice(start[f], start[f + 1])
-        o = outside[f]
+        o = spanned[f]
         if o < 0:
             move_along(mode[f], free[here], weight[here], v[here], out[here])
         else:

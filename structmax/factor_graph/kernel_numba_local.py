@@ -129,7 +129,8 @@ def project_or_out(eta, low, high, weight, tau, x, free):
     for k in range(n):
         x[k] = min(clipped(eta[k], low[k], high[k]), t)
         total += x[k]
-        if roped and eta[k] > level and low[k] < high[k]:
+        # one that touches z without a force moves with it as well: whether it must, other factors decide
+        if roped and eta[k] >= level and low[k] < high[k]:
             free[k] = ROPED
             tied = True
         else:

@@ -15,7 +15,7 @@ from structmax.factor_graph.factors import AbstractFactor, Clause, Factor
 from structmax.factor_graph.variables import Literals, Variables, entry
 
 # As the kernels know them.
-KINDS = {"sum": 0, "or_out": 1, "pair": 2, "structure": 3}
+KINDS = {"sum": 0, "or_out": 1, "pair": 2, "structure": 3, "table": 4}
 
 
 class Arrays(NamedTuple):
@@ -25,9 +25,10 @@ class Arrays(NamedTuple):
     variable: np.ndarray
     sign: np.ndarray
     weight: np.ndarray
-    # of each factor: where its copies begin (F + 1,), and its number among the structures, −1 for a factor of logic
+    # of each factor: where its copies begin (F + 1,), and its number among those whose faces are spanned by members,
+    # tables first and then structures, −1 for a factor of logic
     start: np.ndarray
-    outside: np.ndarray
+    spanned: np.ndarray
     # of each variable: in how many factors it is
     degree: np.ndarray
     # of each factor: its kind, the bounds of a sum, and the index of a pair's score
@@ -35,6 +36,19 @@ class Arrays(NamedTuple):
     least: np.ndarray
     most: np.ndarray
     part: np.ndarray
+
+
+class Tables(NamedTuple):
+    """T tables among the factors, with M joint choices in all. Table t has the choices begin[t] : begin[t + 1]."""
+
+    # of each table: its number among all factors, how many groups it has, where its choices begin (T + 1,)
+    number: np.ndarray
+    groups: np.ndarray
+    begin: np.ndarray
+    # of each choice: its state of each group, counted among the copies of its table (M, L), −1 past the last group;
+    # and which of all free scores is its own
+    states: np.ndarray
+    own: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -58,6 +72,7 @@ class Layout:
     bound: dict[str, Variables]
     free: dict[str, Variables]
     arrays: Arrays
+    tables: Tables
     outside: tuple[Outside, ...]
 
     def split(self, bound: Tensor, free: Tensor, batch: Sequence[int]) -> dict[str, Tensor]:
@@ -92,13 +107,13 @@ def lay_out(items: Iterable[AbstractFactor | Variables]) -> Layout:
     for factor in factors:
         rows.extend(_row(clause, starts) for clause in factor.clauses())
         if isinstance(factor, Factor):
-            parts = factor.parts()
-            own = [one for ones, _ in parts for one in ones if not one.of.free]
-            others = [one for ones, _ in parts for one in ones if one.of.free]
-            shapes, kinds = tuple(shape for _, shape in parts), tuple(ones[0].of.free for ones, _ in parts)
+            own = tuple(one for one in factor.over if not one.of.free)
+            others = [one for one in factor.over if one.of.free]
+            shapes, kinds = tuple(one.shape for one in factor.over), tuple(one.of.free for one in factor.over)
             outside.append(Outside(factor, len(rows), shapes, kinds, _flat(others, starts)))
-            rows.append(_row(Clause("structure", tuple(own)), starts))
-    return Layout(bound, free, _arrays(rows, sum(v.size for v in bound.values())), tuple(outside))
+            rows.append(_row(Clause("structure", own), starts))
+    arrays = _arrays(rows, sum(v.size for v in bound.values()))
+    return Layout(bound, free, arrays, _tables(rows), tuple(outside))
 
 
 def _names(mentioned: Iterable[Variables]) -> dict[str, Variables]:
@@ -134,7 +149,9 @@ class Row(NamedTuple):
     kind: int
     least: float
     most: float
-    part: int
+    # its own scores, and the sizes of its groups
+    own: np.ndarray
+    sizes: tuple[int, ...]
 
 
 def _row(clause: Clause, starts: dict[str, int]) -> Row:
@@ -143,8 +160,9 @@ def _row(clause: Clause, starts: dict[str, int]) -> Row:
     weight = np.ones(len(variable)) if clause.weight is None else clause.weight.numpy()
     if clause.kind == "or_out":
         weight[-1] = -1.0
-    part = -1 if clause.score is None else int(_flat([clause.score], starts)[0])
-    return Row(variable, sign, weight, KINDS[clause.kind], clause.least, clause.most, part)
+    own = _flat([] if clause.score is None else [clause.score], starts)
+    sizes = tuple(one.index.numel() for one in clause.literals)
+    return Row(variable, sign, weight, KINDS[clause.kind], clause.least, clause.most, own, sizes)
 
 
 def _flat(ones: Sequence[Literals], starts: dict[str, int]) -> np.ndarray:
@@ -158,16 +176,35 @@ def _arrays(rows: list[Row], count: int) -> Arrays:
         for i, dtype in enumerate((np.int64, np.float64, np.float64))
     )
     kind = np.array([row.kind for row in rows], np.int64)
-    structure = kind == KINDS["structure"]
+    table, structure = kind == KINDS["table"], kind == KINDS["structure"]
+    spanned = np.where(table, np.cumsum(table), np.cumsum(structure) + table.sum()) - 1
     return Arrays(
         variable,
         sign,
         weight,
         start=np.cumsum([0, *(len(row.variable) for row in rows)], dtype=np.int64),
-        outside=np.where(structure, np.cumsum(structure) - 1, -1).astype(np.int64),
+        spanned=np.where(table | structure, spanned, -1).astype(np.int64),
         degree=np.bincount(variable, minlength=count).astype(np.int64),
         kind=kind,
         least=np.array([row.least for row in rows], np.float64),
         most=np.array([row.most for row in rows], np.float64),
-        part=np.array([row.part for row in rows], np.int64),
+        part=np.array([row.own[0] if row.kind == KINDS["pair"] else -1 for row in rows], np.int64),
+    )
+
+
+def _tables(rows: list[Row]) -> Tables:
+    number = [f for f, row in enumerate(rows) if row.kind == KINDS["table"]]
+    most = max((len(rows[f].sizes) for f in number), default=0)
+    states = [np.zeros((0, most), np.int32)]
+    for f in number:
+        sizes = rows[f].sizes
+        first = np.cumsum([0, *sizes[:-1]])
+        choices = np.indices(sizes).reshape(len(sizes), -1).T + first
+        states.append(np.pad(choices, ((0, 0), (0, most - len(sizes))), constant_values=-1).astype(np.int32))
+    return Tables(
+        number=np.array(number, np.int64),
+        groups=np.array([len(rows[f].sizes) for f in number], np.int64),
+        begin=np.cumsum([0, *(len(rows[f].own) for f in number)], dtype=np.int64),
+        states=np.concatenate(states),
+        own=np.concatenate([np.zeros(0, np.int64), *(rows[f].own for f in number)]),
     )

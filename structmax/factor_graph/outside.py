@@ -46,9 +46,11 @@ class Support:
         changed = {}
         for name in structure.per_instance:
             value = getattr(structure, name)
-            if value is not None:
+            # a field without a batch holds for every instance as it is
+            if value is not None and structure.field_batch_dim(name):
                 rest = value.shape[structure.field_batch_dim(name) :]
-                changed[name] = value.expand(*batch, *rest).reshape(-1, *rest)[torch.from_numpy(instance)]
+                rows = value.expand((*batch, *rest)).reshape(math.prod(batch), *rest)
+                changed[name] = rows[torch.from_numpy(instance)]
         return dataclasses.replace(structure, **changed) if changed else structure  # type: ignore[type-var]
 
     def _tensors(self, own: np.ndarray, others: np.ndarray) -> tuple[Tensor, ...]:
@@ -142,4 +144,8 @@ class Support:
         most = 1 + 2 * np.where(np.isfinite(phi), np.abs(phi), 0.0).sum(1, keepdims=True)
         scores = structure.parts(self._tensors(np.where(copies > 0, most, -most), phi))
         own, others = self._entries(structure.tensors(argmax(scores, structure)))
-        return (own == copies).all(1) & own.any(1), others
+        met = (own == copies).all(1)
+        if not own[met].any(1).all():
+            # no part at all: a structure that is empty, or none
+            met &= sparsemap(scores, structure).counts.numpy() > 0
+        return met, others

@@ -103,6 +103,17 @@ def complete(layout: Layout, problem: Problem, u: np.ndarray) -> tuple[np.ndarra
     both = literal[:, begin[pairs]] * literal[:, end[pairs]]
     nu[:, arrays.part[pairs]] = both
     met[:, pairs] = (both == 0) | (problem.phi[:, arrays.part[pairs]] > FORBIDDEN)
+    tables = layout.tables
+    if len(tables.number):
+        # a choice is on where its states are; past its last group stands a state that is always on
+        choice = np.repeat(begin[tables.number], np.diff(tables.begin))[:, None] + tables.states
+        choice[tables.states < 0] = literal.shape[1]
+        chosen = np.pad(literal, ((0, 0), (0, 1)), constant_values=1.0)[:, choice].prod(-1)
+        chosen *= ~np.repeat(problem.vacuous[:, tables.number], np.diff(tables.begin), 1)
+        nu[:, tables.own] = chosen
+        allowed = (chosen == 0) | (problem.phi[:, tables.own] > FORBIDDEN)
+        one = np.add.reduceat(chosen, tables.begin[:-1], 1) == 1
+        met[:, tables.number] = one & np.logical_and.reduceat(allowed, tables.begin[:-1], 1)
     every = np.arange(len(u))
     for outside in layout.outside:
         support = Support(outside, 0)

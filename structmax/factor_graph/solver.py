@@ -9,6 +9,7 @@ import torch
 
 from structmax.factor_graph.layout import KINDS, Layout
 from structmax.factor_graph.outside import Support
+from structmax.factor_graph.tables import TableSupports
 
 RUNNING, CONVERGED, INFEASIBLE = 0, 1, 2
 # Stands for −inf among the factors' own scores, where arithmetic is done with them.
@@ -77,6 +78,7 @@ class Solver:
         self.nu = np.zeros_like(problem.phi)
         self.mode, self.free = np.zeros((B, F), np.int8), np.zeros((B, E), np.int8)
         self.slope, self.lift = np.zeros((B, E)), np.zeros((B, E))
+        self.tables = TableSupports(layout, B)
         self.supports = [Support(outside, B) for outside in layout.outside]
         self._gather_directions()
         # scores have no more digits
@@ -103,12 +105,14 @@ class Solver:
         return given.theta, given.phi, given.low, given.high, self.lowest, self.highest, given.vacuous
 
     def _gather_directions(self) -> None:
-        """Ranks (B, O) of the structures' faces, where each begins (O,), and their directions, all in a row (B, D)."""
+        """Ranks (B, O) of the faces of tables and structures, where each begins (O,), and all directions (B, D)."""
         B = len(self.u)
-        blocks = [support.directions.reshape(B, -1) for support in self.supports]
-        rank = np.array([support.directions.shape[1] for support in self.supports], np.int64)
-        place = np.cumsum([0, *(block.shape[1] for block in blocks)], dtype=np.int64)[:-1]
-        self.directions = np.tile(rank, (B, 1)), place, np.concatenate([np.zeros((B, 0)), *blocks], 1)
+        spans = [support.directions for support in self.supports]
+        blocks = [self.tables.directions, *(span.reshape(B, span.shape[1] * span.shape[2]) for span in spans)]
+        rank = np.array([span.shape[1] for span in spans], np.int64)
+        place = np.cumsum([block.shape[1] for block in blocks], dtype=np.int64)[:-1]
+        ranks = np.concatenate([self.tables.rank, np.tile(rank, (B, 1))], 1)
+        self.directions = ranks, np.concatenate([self.tables.place, place]), np.concatenate(blocks, 1)
 
     # ---------------------------------------------------------------- structures
 
@@ -136,6 +140,11 @@ class Solver:
             self.status[asked[support.counts[asked] == 0]] = INFEASIBLE
 
     def _find_faces(self, rows: np.ndarray) -> None:
+        if not len(rows):
+            return
+        if len(self.tables):
+            self.tables.find_faces(rows)
+            self.tables.pull(self.problem.phi, self.lift)
         for support in self.supports:
             support.find_faces(rows)
             self.lift[:, self._copies(support)] = support.pull(self.problem.phi[:, support.outside.scores])
@@ -155,8 +164,8 @@ class Solver:
             if not len(rows):
                 break
             self.kernel.descend(
-                rows, tuple(self.layout.arrays), self._given, self._state, self._faces, self.tolerance, at_once,
-                self.iterations, self.residuals, self.status,
+                rows, tuple(self.layout.arrays), self.tables.layout, self.tables.members, self._given, self._state,
+                self._faces, self.tolerance, at_once, self.iterations, self.residuals, self.status,
             )  # fmt: skip
             rows = self._running(rows)
 
@@ -273,6 +282,7 @@ class Solver:
         worth = np.zeros_like(self.w)
         for end in (first, first + 1):
             worth[:, end] = self.slope[:, end] * dnu[:, part]
+        self.tables.pull(dnu, worth)
         for support in self.supports:
             worth[:, self._copies(support)] = support.pull(dnu[:, support.outside.scores])
         still = (given.low == given.high) | (self.status == INFEASIBLE)[:, None]
@@ -283,6 +293,7 @@ class Solver:
         copies = arrays.sign * moved[:, arrays.variable]
         along = np.zeros_like(dnu)
         along[:, part] = sum(self.slope[:, end] * copies[:, end] for end in (first, first + 1))
+        self.tables.push(copies, along)
         for support in self.supports:
             along[:, support.outside.scores] = support.push(copies[:, self._copies(support)])
         return moved, along

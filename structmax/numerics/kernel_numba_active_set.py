@@ -261,6 +261,26 @@ def begin(support, problem, starts, new, tol):
 
 
 @compiled()
+def resume(support, problem):
+    """Goes on with the structures of a support at other scores: to their best weights, from the former ones."""
+    lists, sizes, factor, columns, facts, _, number = support
+    theta, g, ranges, _ = problem
+    facts[SCALE] = 1.0
+    for i in range(number[0]):
+        score = 0.0
+        for q in range(sizes[1, i]):
+            score += theta[lists[i, q]]
+            if i == 0:
+                facts[SCALE] = max(facts[SCALE], abs(theta[lists[i, q]]))
+        if i == 0:
+            facts[BASE] = score
+        columns[SCORE, i] = columns[Z_SCORE, i] = score - facts[BASE]
+    solve_transposed(factor, number[0], columns[Z_SCORE])
+    _settle(support)
+    _refresh(support, theta, g, ranges)
+
+
+@compiled()
 def read(start, ranges, parts, new):
     """One structure from a list, in order, regularised parts first: how many, and how many in all; −1 if it is none."""
     if len(start) > 0 and start[0] < 0:
