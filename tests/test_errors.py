@@ -198,9 +198,18 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = 
     "a budget nobody can spend": (
         lambda: structmax.budget(X, 4),
         ValueError,
-        ("`budget` should be at most the number of usable entries", "3 in row (0,), but is 4", "Try a smaller budget"),
+        (
+            "`budget` should be between 0 and the number of usable entries",
+            "3 in row (0,), but is 4",
+            "Try a smaller budget",
+        ),
     ),
-    "a budget of nothing": (lambda: structmax.budget(X, 0), ValueError, ("`budget` should be > 0, but is 0",)),
+    "a budget below nothing": (lambda: structmax.budget(X, -1), ValueError, ("`budget` should be ≥ 0, but is -1",)),
+    "a budget of a row below nothing": (
+        lambda: structmax.budget(X, torch.tensor(-1.0)),
+        ValueError,
+        ("`budget` should be ≥ 0 everywhere, but its minimum is -1",),
+    ),
     "a bound masked away": (
         lambda: structmax.csparsemax(X, upper=0.4, mask=torch.tensor([True, True, False])),
         ValueError,
