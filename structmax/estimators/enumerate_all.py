@@ -67,8 +67,8 @@ def _runs(problem: Problem, batch: torch.Size) -> Iterator[tuple[tuple[Tensor, .
     structure = problem.structure
 
     def members(index: tuple[int, ...]) -> tuple[Tensor, ...]:
-        shapes = structure.parts(tuple(s[index].detach() for s in problem.scores))
-        return structure.tensors(structure.at(index, batch).enumerate(shapes))
+        one = structure.at(index, batch)
+        return one.tensors(one.enumerate(one.parts(tuple(s[index].detach() for s in problem.scores))))
 
     indices = list(itertools.product(*map(range, batch)))
     if indices and all(getattr(structure, name) is None for name in structure.per_instance):

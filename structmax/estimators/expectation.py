@@ -52,9 +52,10 @@ class Problem:
         out = self.scores[0].new_zeros(where.shape)
         if count == 0:
             return out
-        rows = tuple(t[chosen] for t in self.structure.tensors(parts))
+        # Indexed as f sees them: what a room makes of them belongs to the whole batch.
+        rows = parts[chosen] if isinstance(parts, Tensor) else type(parts)(*(t if t is None else t[chosen] for t in parts))
         instances = torch.arange(where[0].numel(), device=where.device).reshape(where.shape[1:])
-        found = self.f(self.structure.parts(rows), instances.expand(where.shape)[chosen])
+        found = self.f(rows, instances.expand(where.shape)[chosen])
         if not isinstance(found, Tensor) or found.shape != (count,):
             kind = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
             raise ValueError(

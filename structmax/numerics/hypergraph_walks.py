@@ -25,6 +25,8 @@ def smoothed_sample(
     scores, place, plan = _planned(x, goal, Hyperedges(first, tails, parts))
     values = _values(scores, plan, _smoothed_max(alpha, gamma))
     first, tails, parts = (t.to(x.device).long() for t in (first, tails, parts))
+    # One number more: all walks are asked at each step, those that have nothing to decide too.
+    noise = torch.nn.functional.pad(noise, (0, 1))
     # the place of none, −1, is that of nobody
     places = torch.nn.functional.pad(plan.place, (0, 1))
     offsets = torch.arange(int(first.diff().max()), device=x.device)
