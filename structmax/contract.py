@@ -164,6 +164,13 @@ class AbstractStructure(ABC):
         """
         return None
 
+    def log_bound(self, tensors: tuple[Tensor, ...]) -> float:
+        """The logarithm of a number that the members of one instance do not exceed; asked where they are not counted.
+
+        By default every set of parts may be a member.
+        """
+        return sum(t.numel() for t in tensors) * math.log(2)
+
     def tensors(self, scores: Scores) -> tuple[Tensor, ...]:
         """The part tensors in order."""
         return (scores,) if isinstance(scores, Tensor) else tuple(scores)

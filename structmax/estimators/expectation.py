@@ -53,7 +53,9 @@ class Problem:
         if count == 0:
             return out
         # Indexed as f sees them: what a room makes of them belongs to the whole batch.
-        rows = parts[chosen] if isinstance(parts, Tensor) else type(parts)(*(t if t is None else t[chosen] for t in parts))
+        rows = (
+            parts[chosen] if isinstance(parts, Tensor) else type(parts)(*(t if t is None else t[chosen] for t in parts))
+        )
         instances = torch.arange(where[0].numel(), device=where.device).reshape(where.shape[1:])
         found = self.f(rows, instances.expand(where.shape)[chosen])
         if not isinstance(found, Tensor) or found.shape != (count,):
