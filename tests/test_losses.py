@@ -282,3 +282,16 @@ def test_a_loss_trains(backend: str) -> None:
     # unlike cross-entropy it gets there
     assert loss == 0
     assert torch.equal(x.argmax(-1), target)
+
+
+@pytest.mark.parametrize(
+    "loss", [structmax.normmax_loss, structmax.entmax_loss, structmax.entmax15_loss, structmax.sparsemax_loss]
+)
+def test_a_row_without_a_class_costs_everything(loss: Any) -> None:
+    x = torch.tensor([[-torch.inf] * 3, [0.0, 1.0, 2.0]], requires_grad=True)
+    losses = loss(x, torch.tensor([1, 1]), reduction="none")
+    assert losses[0] == torch.inf
+    assert losses[1].isfinite()
+    (slope,) = torch.autograd.grad(losses.sum(), x)
+    assert slope.isfinite().all()
+    assert (slope[0] == 0).all()

@@ -374,3 +374,15 @@ def test_topk_sparsemax_is_the_best_k_sparse_point(backend: str) -> None:
         order = x[:70].topk(min(k, 12), -1)
         small = torch.as_tensor(oracles.sparsemax(order.values.numpy()))
         close(p[:70], torch.zeros(70, 12, dtype=torch.float64).scatter(-1, order.indices, small), 1e-12)
+
+
+def test_the_order_of_a_norm_may_differ_by_row() -> None:
+    x = 2 * normal(4, 5, seed=11)
+    alpha = torch.tensor([1.3, 2.0, 2.5, 4.0], dtype=torch.float64)
+    each = [structmax.normmax(row, float(a)) for row, a in zip(x, alpha, strict=True)]
+    close(structmax.normmax(x, alpha), torch.stack(each), 1e-14)
+    close(structmax.normmax(x.t(), alpha.unsqueeze(0), dim=0).t(), torch.stack(each), 1e-14)
+    close(structmax.normmax(x, torch.tensor(2.0)), structmax.normmax(x, 2.0), 0.0)
+    both = x.requires_grad_(), alpha.requires_grad_()
+    assert torch.autograd.gradcheck(structmax.normmax, both, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(structmax.normmax, both)
