@@ -97,7 +97,7 @@ def sample_without_replacement(
     head = torch.repeat_interleave(torch.arange(len(first) - 1), first.diff().long())
     log_q = scores[:, torch.where(parts < 0, x.shape[1], parts.long()).to(x.device)].sum(-1)
     log_q = log_q + values[:, places[tails.long().to(x.device)]].sum(-1) - values[:, plan.place[head.to(x.device)]]
-    log_q = torch.where(log_q.isnan(), -math.inf, log_q).tolist()
+    logs_of: list[list[float]] = torch.where(log_q.isnan(), -math.inf, log_q).tolist()
     start_of, tails_of, parts_of = first.tolist(), tails.tolist(), parts.tolist()
     drawn = torch.zeros(*noise.shape[:2], x.shape[1], dtype=x.dtype)
     logs = torch.full(noise.shape[:2], -math.inf, dtype=x.dtype)
@@ -112,7 +112,7 @@ def sample_without_replacement(
             while stack:
                 node = stack.pop()
                 start, stop = start_of[node], start_of[node + 1]
-                own = log_q[b][start:stop]
+                own = logs_of[b][start:stop]
                 edge = start if len(own) == 1 else start + _first_over(prefix.shares(own, start), next(uniform))
                 path.append((prefix, own, start))
                 log_p += own[edge - start]
