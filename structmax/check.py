@@ -244,14 +244,14 @@ def together(names: str, shape: Sequence[int], other: Sequence[int], hint: str =
 
 def positive(name: str, value: object, *, above: float = 0.0, or_zero: bool = False, hint: str = "") -> None:
     """A number > `above`, or ≥ 0; for tensors on the CPU, all of them."""
+    wanted = "≥ 0" if or_zero else f"> {above:g}"
     if isinstance(value, Tensor):
         floating(name, value)
-        if readable(value) and value.numel() and not bool((value > above).all()):
-            raise ValueError(f"`{name}` should be > {above:g} everywhere, but its minimum is {value.min():g}.{hint}")
+        if readable(value) and value.numel() and not bool((value >= 0 if or_zero else value > above).all()):
+            raise ValueError(f"`{name}` should be {wanted} everywhere, but its minimum is {value.min():g}.{hint}")
     elif isinstance(value, bool) or not isinstance(value, int | float | torch.SymInt | torch.SymFloat):
         raise TypeError(f"`{name}` should be a number or a tensor, but is a {type(value).__name__}.")
     elif not (value >= 0 if or_zero else value > above):
-        wanted = "≥ 0" if or_zero else f"> {above:g}"
         raise ValueError(f"`{name}` should be {wanted}, but is {value}.{hint}")
 
 
@@ -340,10 +340,10 @@ def feasible_bounds(lower: Tensor, upper: Tensor, total: Tensor, *, is_budget: b
             f"{lower[at]:g} > {upper[at]:g}."
         )
     if is_budget:
-        at = tuple(below.nonzero()[0].tolist())
+        at = tuple((above | below).nonzero()[0].tolist())
         raise ValueError(
-            f"`budget` should be at most the number of usable entries of each row, {upper[at].sum():g} in row {at}, "
-            f"but is {total[at]:g}. Try a smaller budget, or a mask that leaves more entries."
+            f"`budget` should be between 0 and the number of usable entries of each row, {upper[at].sum():g} in row "
+            f"{at}, but is {total[at]:g}. Try a smaller budget, or a mask that leaves more entries."
         )
     which, word, bound = (above, "lower", lower) if bool(above.any()) else (below, "upper", upper)
     at = tuple(which.nonzero()[0].tolist())

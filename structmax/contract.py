@@ -33,6 +33,7 @@ a GPU is named in `ON_HOST` of kernel_numba.py.
 import copy
 import dataclasses
 import itertools
+import math
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
@@ -200,6 +201,13 @@ class AbstractStructure(ABC):
     def counts(self, tensors: tuple[Tensor, ...]) -> tuple[bool, ...]:
         """Which part tensors count how often a part is used, where it may be more than once: a matrix for all steps."""
         return (False,) * len(tensors)
+
+    def log_bound(self, tensors: tuple[Tensor, ...]) -> float:
+        """The logarithm of a number that the members of one instance do not exceed; asked where they are not counted.
+
+        By default every set of parts may be a member.
+        """
+        return sum(t.numel() for t in tensors) * math.log(2)
 
     def tensors(self, scores: Scores) -> tuple[Tensor, ...]:
         """The part tensors in order."""

@@ -14,6 +14,7 @@ from structmax.inference.argmax import argmax
 from structmax.inference.composed import composed
 from structmax.inference.entropy import entropy, kl_divergence, log_prob
 from structmax.inference.log_partition import marginals
+from structmax.inference.members import members
 from structmax.inference.question import existing
 from structmax.inference.sample import sample
 
@@ -104,8 +105,9 @@ class Distribution(torch.distributions.Distribution):
                 "The instances should all have the same members, but have different lengths. "
                 "Try `structure.at(index, batch_shape).enumerate(...)` for one of them."
             )
-        members = each[0].tensors(each[0].enumerate(each[0].parts(tuple(t[(0,) * len(batch)] for t in tensors))))
-        shaped = [m.reshape(m.shape[0], *(1,) * len(batch), *m.shape[1:]) for m in members]
+        first = tuple(t[(0,) * len(batch)] for t in tensors)
+        listed = members(each[0], first, "Try `sample`, or `structmax.topk` for the best.")
+        shaped = [m.reshape(m.shape[0], *(1,) * len(batch), *m.shape[1:]) for m in listed]
         if expand:
             shaped = [m.expand(m.shape[0], *batch, *m.shape[1 + len(batch) :]) for m in shaped]
         return self.structure.parts(tuple(shaped))

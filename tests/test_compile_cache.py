@@ -49,6 +49,7 @@ KERNELS = [
     (SIMPLEX, "entmax_value"),
     (SIMPLEX, "entmax_gradient"),
     (PROXIMAL, "prox_tv"),
+    (PROXIMAL, "prox_tv_shifted"),
     (PROXIMAL, "prox_owl"),
     (PROXIMAL, "prox_oscar"),
     (PROXIMAL, "group_mean"),

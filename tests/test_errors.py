@@ -149,10 +149,15 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = 
         ValueError,
         ("`alpha` should be > 1, but is 1.0", "A norm of order 1 is constant on the simplex"),
     ),
-    "order in a tensor": (
-        lambda: structmax.normmax(X, torch.tensor(2.0)),  # type: ignore[arg-type]
+    "order of a loss in a tensor": (
+        lambda: structmax.normmax_loss(X, TARGET, torch.tensor(2.0)),  # type: ignore[arg-type]
         TypeError,
-        ("a number > 1, but is a tensor", "`entmax` takes a tensor"),
+        ("a number > 1, but is a tensor", "Try `float(alpha)`"),
+    ),
+    "orders of which one is 1": (
+        lambda: structmax.normmax(X, torch.tensor([2.0, 1.0])),
+        ValueError,
+        ("`alpha` should be > 1 everywhere, but its minimum is 1", "A norm of order 1 is constant on the simplex"),
     ),
     "k of zero": (lambda: structmax.topk_sparsemax(X, 0), ValueError, ("`k` should be a whole number ≥ 1", "is 0")),
     "k of a half": (lambda: structmax.topk(X, Simplex(), 1.5), ValueError, ("whole number ≥ 1", "is 1.5")),  # type: ignore[arg-type]
@@ -198,9 +203,18 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = 
     "a budget nobody can spend": (
         lambda: structmax.budget(X, 4),
         ValueError,
-        ("`budget` should be at most the number of usable entries", "3 in row (0,), but is 4", "Try a smaller budget"),
+        (
+            "`budget` should be between 0 and the number of usable entries",
+            "3 in row (0,), but is 4",
+            "Try a smaller budget",
+        ),
     ),
-    "a budget of nothing": (lambda: structmax.budget(X, 0), ValueError, ("`budget` should be > 0, but is 0",)),
+    "a budget below nothing": (lambda: structmax.budget(X, -1), ValueError, ("`budget` should be ≥ 0, but is -1",)),
+    "a budget of a row below nothing": (
+        lambda: structmax.budget(X, torch.tensor(-1.0)),
+        ValueError,
+        ("`budget` should be ≥ 0 everywhere, but its minimum is -1",),
+    ),
     "a bound masked away": (
         lambda: structmax.csparsemax(X, upper=0.4, mask=torch.tensor([True, True, False])),
         ValueError,

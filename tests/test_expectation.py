@@ -6,10 +6,12 @@ import time
 
 import pytest
 import torch
+from cases import CASES as TABLE
 from torch import Tensor, nn
 
 import structmax
 from structmax.estimators.without_replacement import order_chances
+from structmax.testing import check_structure
 
 CASES = {
     "simplex": (structmax.Simplex(), ((2, 4),)),
@@ -444,6 +446,55 @@ def test_forbidden_parts_and_batches(estimator):
     assert one.value.shape == ()
 
 
+SURROGATES = [
+    structmax.StraightThrough(),
+    structmax.Relaxation(),
+    structmax.PerturbAndMap(),
+    structmax.ImplicitMLE(),
+    structmax.Spigot(),
+    structmax.ReinMax(),
+]
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_estimator_on_every_structure(name):
+    """With a batch and without: the batch shape, finite values, finite gradients."""
+    case = TABLE[name]
+    tensors, structure = case.scores(), case.structure
+    batch = structure.batch_shape(case.parts(tensors))
+    instance = (0,) * len(batch)
+    single = structure.at(instance, batch), tuple(t[instance] for t in tensors)
+
+    def f(parts, index):
+        every = [parts] if isinstance(parts, Tensor) else [t for t in parts if t is not None]
+        assert all(len(t) == len(index) for t in every)
+        return sum(t.reshape(len(t), -1).square().sum(1) for t in every)
+
+    for estimator in (*ALL, *SURROGATES):
+        for which, given in ((structure, tensors), single):
+            scores = tuple(t.clone().requires_grad_() for t in given)
+            generator = torch.Generator().manual_seed(0)
+            try:
+                value = structmax.expect(f, which.parts(scores), which, estimator, generator=generator).value
+            except structmax.Refusal:
+                continue
+            assert value.shape == which.batch_shape(which.parts(scores))
+            assert value.isfinite().all()
+            for slope in torch.autograd.grad(value.sum(), scores, allow_unused=True) if value.requires_grad else ():
+                assert slope is None or slope.isfinite().all()
+
+
+def test_fewer_structures_than_are_summed():
+    """The zeros that stand for a missing structure score more than log Z: no exponential of that."""
+    x = torch.tensor([[-100.0, -torch.inf, -torch.inf], [-100.0, -101.0, -torch.inf]], requires_grad=True)
+    for k in (2, 3):
+        value = structmax.expect(lambda z, _: z[:, 0], x, structmax.Simplex(), structmax.SumAndSample(k)).value
+        (slope,) = gradients(value, [x])
+        assert slope.isfinite().all()
+        assert (slope[0] == 0).all()
+        torch.testing.assert_close(value[0].detach(), torch.tensor(1.0))
+
+
 @pytest.mark.parametrize("estimator", ALL, ids=repr)
 def test_not_a_number_stays_in_its_instance(estimator):
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
@@ -510,6 +561,26 @@ def test_seeded():
         ),
         (lambda: ask(f=lambda z, _: z), ValueError, r"for each of the M = 6 structures .* but returned shape \(6, 3\)"),
         (lambda: ask(f=lambda z, _: 0.0), ValueError, r"but returned float. It is called as f\(parts, index\)"),
+        (
+            lambda: ask(structure=structmax.Bits(), scores=torch.zeros(200)),
+            structmax.Refusal,
+            r"members of Bits should be few enough .* but are up to 1.6e60, with 200 parts each. Try SparseTopK\(k\)",
+        ),
+        (
+            lambda: ask(structure=structmax.Matching(), scores=torch.zeros(30, 30)),
+            structmax.Refusal,
+            r"members of Matching should be few enough .* but are up to 2.7e32, with 900 parts each",
+        ),
+        (
+            lambda: structmax.Distribution(torch.zeros(2, 200), structmax.Bits()).enumerate_support(),
+            structmax.Refusal,
+            r"up to 1.6e60, with 200 parts each. Try `sample`, or `structmax.topk`",
+        ),
+        (
+            lambda: check_structure(structmax.Bits(), lambda g, dtype: torch.zeros(2, 200, dtype=dtype)),
+            structmax.Refusal,
+            r"up to 1.6e60, with 200 parts each. Try a smaller instance",
+        ),
         (
             lambda: ask(structmax.ScoreFunction(), structure=structmax.Matching(), scores=torch.zeros(20, 20)),
             structmax.Refusal,

@@ -114,7 +114,7 @@ def test_smoothed_log_prob(case, alpha, gamma):
         value, q = case.walk(b, alpha, gamma)
         repeated = Counter(tuple(row) for row in parts.tolist())
         for y, derivation in zip(parts, case.members[b], strict=True):
-            if y.max() > 1 or repeated[tuple(y.tolist())] > 1:
+            if repeated[tuple(y.tolist())] > 1:
                 continue
             x, graph = case.x[b : b + 1], case.graph | {"goal": case.goal[b : b + 1]}
             p = np.prod([q[e] for _, e in derivation])
@@ -123,7 +123,7 @@ def test_smoothed_log_prob(case, alpha, gamma):
             # a part more or less is no member
             for part in range(case.size):
                 other = y.clone()
-                other[part] = 1 - other[part]
+                other[part] = 1 - other[part].clamp_max(1)
                 if tuple(other.tolist()) not in repeated:
                     assert engine.smoothed_log_prob(x, other[None], alpha=alpha, gamma=gamma, **graph) == -math.inf
 
@@ -148,8 +148,6 @@ def test_smoothed_derivatives(alpha, gamma):
         noise = torch.rand(len(case.x), 1, 200, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
         y = engine.smoothed_sample(case.x, noise, **fields)[:, 0]
         weight = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
-        if y.max() > 1:
-            continue
         gradient = engine.smoothed_log_prob_pullback(case.x, y, weight, **fields)
         logs = [engine.smoothed_log_prob(x, y, **fields) for x in moved]
         slope = torch.where(logs[0] > -math.inf, (logs[0] - logs[1]) / (2 * step), 0.0) * weight

@@ -300,3 +300,16 @@ def test_ignored_rows_may_hold_anything(loss, more):
     want.backward()
     close(leaf.grad[kept], alone.grad, 1e-12)
     assert not leaf.grad[[1, 3]].any()
+
+
+@pytest.mark.parametrize(
+    "loss", [structmax.normmax_loss, structmax.entmax_loss, structmax.entmax15_loss, structmax.sparsemax_loss]
+)
+def test_a_row_without_a_class_costs_everything(loss: Any) -> None:
+    x = torch.tensor([[-torch.inf] * 3, [0.0, 1.0, 2.0]], requires_grad=True)
+    losses = loss(x, torch.tensor([1, 1]), reduction="none")
+    assert losses[0] == torch.inf
+    assert losses[1].isfinite()
+    (slope,) = torch.autograd.grad(losses.sum(), x)
+    assert slope.isfinite().all()
+    assert (slope[0] == 0).all()

@@ -292,6 +292,43 @@ def test_an_offset_changes_nothing(backend: str, offset: float, alpha: float) ->
 # ---------------------------------------------------------------- alpha as a tensor
 
 
+# Those that give low scores nothing, however far apart; those with bounds are tried in test_capped.py.
+BLIND_BELOW = (
+    "softmax",
+    "sparsemax",
+    "entmax15",
+    "entmax_1.3",
+    "entmax_2.5",
+    "normmax",
+    "normmax_3",
+    "fusedmax",
+    "oscarmax",
+)
+
+
+@pytest.mark.parametrize(("case", "backend"), [each for each in EVERY if each.values[0].name in BLIND_BELOW])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_extreme_scores_are_measured_from_their_maximum(case: Case, backend: str, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    greatest = torch.finfo(dtype).max
+    sizes = torch.tensor([0.0, 0.4, 1e9, 1e16, 1e20, 1e30, greatest], dtype=torch.float64)
+    for n in range(1, 9):
+        pick = torch.randint(len(sizes), (60, n), generator=generator)
+        # half of the entries share a size, so that there are ties and close calls beside it
+        pick = torch.where(torch.rand(60, n, generator=generator) < 0.5, pick[:, :1], pick)
+        sign = torch.randint(2, (60, n), generator=generator) * 2 - 1
+        x = (sign * sizes[pick] * (1 + torch.randint(2, (60, n), generator=generator) * 2.0**-20)).to(dtype)
+        x = x.clamp(-greatest, greatest).masked_fill(torch.rand(60, n, generator=generator) < 0.1, -math.inf)
+        half = x.double() / 2
+        peak = half.amax(-1, keepdim=True).clamp_min(-greatest)
+        # Far below the maximum all scores are alike; −inf is none of them.
+        near = torch.where(half > -math.inf, (2 * (half - peak)).clamp_min(-100), -math.inf)
+        x.requires_grad_()
+        p = case(x, backend=backend)
+        close(p, case(near, backend="reference"), 2e-6 if dtype == torch.float32 else 1e-9)
+        assert torch.autograd.grad((p * torch.arange(n)).sum(), x)[0].isfinite().all()
+
+
 @on_each_backend
 def test_alpha_may_differ_by_row_and_by_head(backend: str) -> None:
     def rowwise(x: Tensor, alpha: Tensor) -> Tensor:
@@ -337,3 +374,15 @@ def test_topk_sparsemax_is_the_best_k_sparse_point(backend: str) -> None:
         order = x[:70].topk(min(k, 12), -1)
         small = torch.as_tensor(oracles.sparsemax(order.values.numpy()))
         close(p[:70], torch.zeros(70, 12, dtype=torch.float64).scatter(-1, order.indices, small), 1e-12)
+
+
+def test_the_order_of_a_norm_may_differ_by_row() -> None:
+    x = 2 * normal(4, 5, seed=11)
+    alpha = torch.tensor([1.3, 2.0, 2.5, 4.0], dtype=torch.float64)
+    each = [structmax.normmax(row, float(a)) for row, a in zip(x, alpha, strict=True)]
+    close(structmax.normmax(x, alpha), torch.stack(each), 1e-14)
+    close(structmax.normmax(x.t(), alpha.unsqueeze(0), dim=0).t(), torch.stack(each), 1e-14)
+    close(structmax.normmax(x, torch.tensor(2.0)), structmax.normmax(x, 2.0), 0.0)
+    both = x.requires_grad_(), alpha.requires_grad_()
+    assert torch.autograd.gradcheck(structmax.normmax, both, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(structmax.normmax, both)

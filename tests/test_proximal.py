@@ -133,3 +133,17 @@ def test_a_removed_entry_makes_its_neighbours_neighbours(backend: str) -> None:
     for mapping in (structmax.prox_tv, structmax.fusedmax, structmax.oscarmax):
         wanted = torch.zeros(4, dtype=torch.float64).scatter(0, kept, mapping(x[kept], 0.6, backend=backend))
         close(mapping(x, 0.6, backend=backend), wanted, 1e-12)
+
+
+@on_each_backend
+def test_scores_without_probability_cost_the_others_no_digits(backend: str) -> None:
+    x = vectors(4)
+    for far in (-1e9, -1e20, -1e30):
+        wide = torch.cat([x, torch.full((60, 2), far, dtype=torch.float64)], -1)
+        for mapping in (structmax.fusedmax, structmax.oscarmax):
+            near = mapping(wide.clamp_min(-100.0), 0.3, backend=backend)
+            close(mapping(wide, 0.3, backend=backend), near, 1e-12)
+    # a large offset is exact in the scores, and so in the answer
+    whole = vectors(5).round()
+    for mapping in (structmax.fusedmax, structmax.oscarmax):
+        close(mapping((whole + 2.0**22).float(), 0.3, backend=backend), mapping(whole, 0.3), 1e-6)

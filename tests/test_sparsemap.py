@@ -258,6 +258,14 @@ def test_conditional_gradients_come_to_the_same_point(solver, structure):
         torch.testing.assert_close(pulled[0], pulled[1], rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("solver", [structmax.AwaySteps(), structmax.PairwiseSteps(), structmax.FrankWolfe()])
+def test_conditional_gradients_need_no_batch(solver):
+    scores = draw((1, 4, 4))
+    many, one = (structmax.sparsemap(x, structmax.Matching(), solver=solver, tol=1e-3) for x in (scores, scores[0]))
+    assert torch.equal(many.marginals[0], one.marginals)
+    assert one.value.shape == ()
+
+
 def test_what_is_not_done_is_said():
     scores = draw((3, 9, 9))
     tree = structmax.SpanningTree(single_root=False)

@@ -59,6 +59,16 @@ def test_point_and_pullback(alpha, n):
         torch.testing.assert_close(got, want, atol=10 * atol, rtol=10 * atol)
 
 
+@pytest.mark.parametrize("alpha", [1.0, 1.3, 1.5, 2.0, 2.5, 10.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_extreme_scores(alpha, dtype):
+    greatest = torch.finfo(dtype).max
+    far = [[1e16, 0.0, 1e16], [1e30, -1e30, 1.0], [greatest, -greatest, greatest], [0.0, -1e9, -greatest]]
+    ((p, want),) = both("entmax", torch.tensor(far, dtype=dtype), dtype=dtype, alpha=alpha)
+    torch.testing.assert_close(p, want, atol=2e-6, rtol=0)
+    torch.testing.assert_close(p.sum(-1), torch.ones(4, dtype=torch.float64), atol=1e-6, rtol=0)
+
+
 @pytest.mark.parametrize(("alpha", "n"), CASES)
 def test_value_and_gradient(alpha, n):
     x = rows(n)

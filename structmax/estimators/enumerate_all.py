@@ -9,6 +9,7 @@ from torch import Tensor
 
 from structmax.estimators.expectation import AbstractEstimator, Problem
 from structmax.inference.entmax import softmax
+from structmax.inference.members import members as list_members
 from structmax.inference.question import countable, inner, per_instance
 
 
@@ -16,7 +17,8 @@ from structmax.inference.question import countable, inner, per_instance
 class Enumerate(AbstractEstimator):
     """Σ p(y) f(y) over every y in Y: exact, with exact gradients, and the judge of all others.
 
-    f is evaluated on all feasible structures of each instance. Structures are listed by `structure.enumerate`.
+    f is evaluated on all feasible structures of each instance. Structures are listed by `structure.enumerate`; sets too
+    large for that are refused.
 
     Examples:
         >>> import torch, structmax
@@ -67,8 +69,10 @@ def _runs(problem: Problem, batch: torch.Size) -> Iterator[tuple[tuple[Tensor, .
     structure = problem.structure
 
     def members(index: tuple[int, ...]) -> tuple[Tensor, ...]:
-        shapes = structure.parts(tuple(s[index].detach() for s in problem.scores))
-        return structure.tensors(structure.at(index, batch).enumerate(shapes))
+        scores = tuple(s[index] for s in problem.scores)
+        return list_members(
+            structure.at(index, batch), scores, "Try SparseTopK(k), SparseSupport() or ScoreFunction()."
+        )
 
     indices = list(itertools.product(*map(range, batch)))
     if indices and all(getattr(structure, name) is None for name in structure.per_instance):

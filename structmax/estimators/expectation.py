@@ -55,9 +55,14 @@ class Problem:
         out = self.scores[0].new_zeros(where.shape)
         if count == 0:
             return out
-        rows = tuple(t[chosen].to(self.dtype) for t in self.structure.tensors(parts))
+
+        def shown(part: Any) -> Any:
+            return part if part is None else part[chosen].to(self.dtype)
+
+        # Indexed as f sees them: what a room makes of them belongs to the whole batch.
+        rows = shown(parts) if isinstance(parts, Tensor) else type(parts)(*map(shown, parts))
         instances = torch.arange(where[0].numel(), device=where.device).reshape(where.shape[1:])
-        found = self.f(self.structure.parts(rows), instances.expand(where.shape)[chosen])
+        found = self.f(rows, instances.expand(where.shape)[chosen])
         if not isinstance(found, Tensor) or found.shape != (count,):
             kind = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
             raise ValueError(

@@ -1,5 +1,6 @@
 """Rao-Blackwellised draws: the best structures are summed, one draw stands for all others."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -64,7 +65,8 @@ class SumAndSample(AbstractEstimator):
         there = torch.cat([~best.values.isneginf(), first.unsqueeze(0) >= 0])
         losses = problem.losses(both, there)
         log_p, _ = problem.log_prob(both)
-        p = log_p[:k].exp().where(there[:k], 0.0)
+        # Where there was no structure to find, its zeros may score above log Z: no exponential of that.
+        p = log_p[:k].masked_fill(~there[:k], -math.inf).exp()
         # Σ p f over the others is (1 − Σ p) E f(y'), and its gradient (1 − Σ p) E f(y') ∇ log p(y').
         other = (1.0 - p.detach().sum(0)).clamp_min(0.0) * losses[k:]
         return credited((p * losses[:k]).sum(0) + other[0], other, log_p[k:])

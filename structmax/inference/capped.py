@@ -4,6 +4,8 @@ p = clip(g(x − τ), l, u) with Σ p = T, where g is the identity (½‖p‖²)
 (1, or p), 0 elsewhere, and ⟨v⟩ = Σ s v / Σ s,
 
     d_x = s (v − ⟨v⟩)     d_l = v − ⟨v⟩ at the lower bound     d_u = v − ⟨v⟩ at the upper bound     d_T = ⟨v⟩
+
+Where the bounds alone decide, nothing is free: p does not move with x, and ⟨v⟩ is 0.
 """
 
 from typing import Any
@@ -88,8 +90,6 @@ def _capped(
     # A row without a usable entry is all zeros by convention, whatever it should sum to.
     sums = torch.where(usable.any(-1), sums, 0.0)
     check.feasible_bounds(low, high, sums, is_budget=budget is not None)
-    # No entry exceeds what the lower bounds of the others leave, so an infinite upper bound may be made finite.
-    high = torch.minimum(high, (sums - low.sum(-1)).unsqueeze(-1).clamp_min(0) + low)
     return check.back(capped_rule(x, low, high, sums, name, backend)[0], dim)
 
 
@@ -174,7 +174,8 @@ def budget(
 
     Args:
         scores: x, any shape; −inf forbids an entry.
-        budget: a number, or a tensor as `alpha` in `entmax`; receives a gradient. At most the number of usable entries.
+        budget: a number ≥ 0, or a tensor as `alpha` in `entmax`; receives a gradient. At most the number of usable
+            entries.
         dim: the dimension that sums to `budget`.
         mask: True where an entry may be used; broadcasts to the scores.
         lengths: how many leading entries of `dim` may be used; broadcasts to the scores without `dim`.
@@ -188,5 +189,5 @@ def budget(
         >>> structmax.budget(torch.tensor([0.0, 0.2, 3.0, -1.0]), budget=2)
         tensor([0.4000, 0.6000, 1.0000, 0.0000])
     """
-    check.positive("budget", budget)
+    check.positive("budget", budget, or_zero=True)
     return _capped("csparsemax", scores, 0.0, 1.0, budget, dim, mask, lengths, backend)

@@ -132,7 +132,7 @@ def _solution(
     value = torch.where(broken, math.nan, torch.where(lost, -math.inf, value))
     gap = torch.where(broken, math.nan, gap.clamp_min(0.0))
     found = value, lists_of(members), supports.weights.gather(1, order), factor, counts, calls, gap, converged, ranks
-    return Solution(*(t.reshape(*batch, *t.shape[1:]) for t in found))
+    return Solution(*(t.reshape((*batch, *t.shape[1:])) for t in found))
 
 
 def _chosen(matrix: Tensor, order: Tensor) -> Tensor:

@@ -241,7 +241,7 @@ def fusedmax(
     Reference: Niculae & Blondel 2017, https://arxiv.org/abs/1705.07704.
     """
     x = check.last(scores, dim, mask, lengths)
-    return check.back(_pooled_sparsemax("prox_tv", x, lam, backend), dim)
+    return check.back(_pooled_sparsemax("prox_tv_shifted", x, lam, backend), dim)
 
 
 def oscarmax(

@@ -292,7 +292,9 @@ def normmax_loss(
         x = widened(x).masked_fill((index == IGNORED).unsqueeze(-1), 0.0)
         ahead = normmax_value(x, alpha, backend)
         chosen = x.gather(-1, index.clamp_min(0).unsqueeze(-1)).squeeze(-1)
-        return torch.where(index == IGNORED, 0.0, torch.where(index == NOTHING, ahead, ahead - chosen))
+        # A forbidden target costs +inf, in a row that has nothing else too.
+        loss = torch.where(ahead == -torch.inf, torch.inf, ahead - chosen)
+        return torch.where(index == IGNORED, 0.0, torch.where(index == NOTHING, ahead, loss))
 
     def norm(y: Tensor) -> Tensor:
         return torch.linalg.vector_norm(y, alpha, -1)

@@ -205,23 +205,50 @@ def given_marginals_jvp(x: Tensor, required: Tensor, tangent: Tensor, **rest: An
 
 
 def smoothed_log_prob(x: Tensor, y: Tensor, *, alpha: float, gamma: float, goal: Tensor, **edges: Tensor) -> Tensor:
-    """log of the probability that the walk yields the parts y: Σ log q over the one derivation that uses them all."""
+    """log of the probability of a walk that yields the parts y: Σ log q over the edges of its derivation.
+
+    How often an edge is taken is said by a part that no other edge has, among the edges without parts outside y. Visits
+    to a node that are left take its edge that leads to the most parts.
+    """
     scores, place, plan = _planned(x, goal, Hyperedges(**edges))
-    constants = y.new_tensor([1.0, 0.0]).expand(len(y), 2)
-    may_use = torch.cat([(y > 0).to(y.dtype), constants], 1)
+    size = x.shape[1]
+    given = torch.nn.functional.pad(y, (0, 2))
+    may_use = torch.cat([(y > 0).to(y.dtype), y.new_tensor([1.0, 0.0]).expand(len(y), 2)], 1)
     combine = _smoothed_max(alpha, gamma)
-    values, logs, counts = (scores.new_zeros(len(x), 1) for _ in range(3))
+    values, most = scores.new_zeros(len(x), 1), scores.new_zeros(len(x), 1)
+    users = torch.zeros_like(given)
+    seen = []
     for level in plan.levels:
         s = _edge_scores(scores, values, level)
         q = _walk_probabilities(s, alpha, gamma)
         allowed = (q > 0) & (_at(may_use, level.parts) > 0).all(-1)
-        log_q = torch.where(allowed, torch.where(allowed, q, 1.0).log(), -math.inf) + _at(logs, level.tails).sum(-1)
-        uses = (level.parts < x.shape[1]).sum(-1) + _at(counts, level.tails).sum(-1)
-        log_q, most = _most(log_q, uses)
-        values = torch.cat([values, combine(s)], 1)
-        logs, counts = torch.cat([logs, _best(log_q)], 1), torch.cat([counts, most], 1)
-    whole = counts.gather(1, place) == y.sum(1, keepdim=True)
-    return torch.where(whole, logs.gather(1, place), -math.inf).squeeze(1)
+        uses = (level.parts < size).sum(-1) + _at(most, level.tails).sum(-1)
+        uses = torch.where(allowed, uses, -math.inf)
+        alive = (uses > -math.inf).unsqueeze(-1).expand(-1, *level.parts.shape).flatten(1).to(y.dtype)
+        users = users.scatter_add(1, level.parts.flatten().expand(len(x), -1), alive)
+        values, most = torch.cat([values, combine(s)], 1), torch.cat([most, uses.amax(-1)], 1)
+        seen.append((level, torch.where(allowed, q, 1.0).log(), uses))
+    visits = torch.zeros_like(values).scatter(1, place, 1.0).detach()
+    total, count = scores.new_zeros(len(x)), torch.zeros_like(given)
+    found, stop = torch.ones_like(total, dtype=torch.bool), values.shape[1]
+    for level, log_q, uses in reversed(seen):
+        start = stop - len(level.edges)
+        alive = uses > -math.inf
+        own = (_at(users, level.parts) == 1) & (level.parts < size) & alive.unsqueeze(-1)
+        times = torch.where(own, _at(given, level.parts), 0.0).amax(-1)
+        rest = visits[:, start:stop] - times.sum(-1)
+        others = torch.where(own.any(-1), -math.inf, uses)
+        best = others.max(-1, keepdim=True)
+        times = times.scatter_add(-1, best.indices, torch.where(best.values > -math.inf, rest.unsqueeze(-1), 0.0))
+        found = found & (times.sum(-1) == visits[:, start:stop]).all(-1) & (times >= 0).flatten(1).all(-1)
+        total = total + (times * log_q).flatten(1).sum(-1)
+        spread = times.unsqueeze(-1)
+        used, below = (spread.expand(-1, *index.shape).flatten(1) for index in (level.parts, level.tails))
+        count = count.scatter_add(1, level.parts.flatten().expand(len(x), -1), used)
+        visits = visits.scatter_add(1, level.tails.flatten().expand(len(x), -1), below)
+        stop = start
+    found = found & (count[:, :size] == y).all(-1)
+    return torch.where(found, total, -math.inf)
 
 
 def smoothed_log_prob_pullback(x: Tensor, y: Tensor, *, d_value: Tensor, **rest: Any) -> Tensor:

@@ -25,6 +25,8 @@ def smoothed_sample(
     scores, place, plan = _planned(x, goal, Hyperedges(first, tails, parts))
     values = _values(scores, plan, _smoothed_max(alpha, gamma))
     first, tails, parts = (t.to(x.device).long() for t in (first, tails, parts))
+    # One number more: all walks are asked at each step, those that have nothing to decide too.
+    noise = torch.nn.functional.pad(noise, (0, 1))
     # the place of none, −1, is that of nobody
     places = torch.nn.functional.pad(plan.place, (0, 1))
     offsets = torch.arange(int(first.diff().max()), device=x.device)
@@ -66,16 +68,17 @@ def _inverted(q: Tensor, uniform: Tensor) -> Tensor:
 
 
 class _Prefix:
-    """A prefix of decisions some draw has taken: the share of its mass not drawn yet, and what follows each edge."""
+    """A prefix of decisions some draw has taken: the log of the share of its mass not drawn yet, and what follows."""
 
     def __init__(self) -> None:
-        self.left = 1.0
+        self.left = 0.0
         self.after: dict[int, _Prefix] = {}
 
-    def shares(self, q: list[float], start: int) -> list[float]:
-        """What is left behind each edge of a node whose first edge is `start`."""
+    def shares(self, log_q: list[float], start: int) -> list[float]:
+        """The logs of what is left behind each edge of a node whose first edge is `start`."""
         return [
-            share * self.after[edge].left if edge in self.after else share for edge, share in enumerate(q, start=start)
+            share + self.after[edge].left if edge in self.after else share
+            for edge, share in enumerate(log_q, start=start)
         ]
 
 
@@ -85,7 +88,8 @@ def sample_without_replacement(
     """Draws one after the other, each from what the draws before have left: (B, S, P), and log-probabilities (B, S).
 
     A tree of the decisions taken so far holds for each prefix the share of its mass that is left, summed anew along
-    each draw: never by subtraction, so that what is exhausted is exactly 0.
+    each draw: never by subtraction, so that what is exhausted is exactly 0; and as a logarithm, so that what is
+    improbable is not.
     """
     scores, place, plan = _planned(x, goal, Hyperedges(first, tails, parts))
     values = _values(scores, plan, _smoothed_max(1.0, 1.0))
@@ -93,39 +97,46 @@ def sample_without_replacement(
     head = torch.repeat_interleave(torch.arange(len(first) - 1), first.diff().long())
     log_q = scores[:, torch.where(parts < 0, x.shape[1], parts.long()).to(x.device)].sum(-1)
     log_q = log_q + values[:, places[tails.long().to(x.device)]].sum(-1) - values[:, plan.place[head.to(x.device)]]
-    q = log_q.exp().nan_to_num(0.0).tolist()
+    logs_of: list[list[float]] = torch.where(log_q.isnan(), -math.inf, log_q).tolist()
     start_of, tails_of, parts_of = first.tolist(), tails.tolist(), parts.tolist()
     drawn = torch.zeros(*noise.shape[:2], x.shape[1], dtype=x.dtype)
     logs = torch.full(noise.shape[:2], -math.inf, dtype=x.dtype)
     for b, feasible in enumerate((values.gather(1, place) > -math.inf).squeeze(1).tolist()):
         root = _Prefix()
-        root.left = float(feasible)
+        root.left = 0.0 if feasible else -math.inf
         for s, uniforms in enumerate(noise[b].tolist()):
-            if root.left == 0:
+            if root.left == -math.inf:
                 break
             uniform = iter(uniforms)
             stack, path, prefix, log_p = [int(goal[b])], [], root, 0.0
             while stack:
                 node = stack.pop()
                 start, stop = start_of[node], start_of[node + 1]
-                own = q[b][start:stop]
+                own = logs_of[b][start:stop]
                 edge = start if len(own) == 1 else start + _first_over(prefix.shares(own, start), next(uniform))
                 path.append((prefix, own, start))
-                log_p += math.log(own[edge - start])
+                log_p += own[edge - start]
                 prefix = prefix.after.setdefault(edge, _Prefix())
                 for part in parts_of[edge]:
                     if part >= 0:
                         drawn[b, s, part] += 1
                 stack.extend(tail for tail in reversed(tails_of[edge]) if tail >= 0)
             logs[b, s] = log_p
-            prefix.left = 0.0
+            prefix.left = -math.inf
             for above, own, start in reversed(path):
-                above.left = sum(above.shares(own, start))
+                above.left = _log_sum(above.shares(own, start))
     return drawn.to(x.device), logs.to(x.device)
 
 
-def _first_over(q: list[float], uniform: float) -> int:
-    """`_inverted` for one list."""
+def _log_sum(logs: list[float]) -> float:
+    peak = max(logs)
+    return peak if peak == -math.inf else peak + math.log(sum(math.exp(share - peak) for share in logs))
+
+
+def _first_over(logs: list[float], uniform: float) -> int:
+    """`_inverted` for one list of logarithms."""
+    peak = max(logs)
+    q = [math.exp(share - peak) for share in logs]
     goal, mass, last = uniform * sum(q), 0.0, 0
     for index, share in enumerate(q):
         mass += share

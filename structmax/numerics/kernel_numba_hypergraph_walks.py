@@ -183,30 +183,53 @@ def _walk_anew(graph, chart, trie, size, goal, noise, stack, path, decided, weig
 
 
 @compiled()
-def _parse(graph, score, nodes, y, covered, taken):
-    """The edge each node takes in the derivation whose parts are those with y > 0, written to `taken`; −1 if none.
-
-    Among the derivations without other parts it has the most, and so has each of its nodes.
-    """
+def _parse(graph, score, nodes, y, covered, uses, users):
+    """For each edge how many parts its derivations have at most if they have none outside y, −inf if there is none;
+    and for each part how often such edges have it."""
     first, tails, parts = graph
+    fill(0.0, users)
     for v in nodes:
-        covered[v], taken[v] = -np.inf, -1
+        covered[v] = -np.inf
         for e in range(first[v], first[v + 1]):
-            uses = 0.0
+            uses[e] = 0.0
             for j in range(tails.shape[1]):
-                uses += covered[tails[e, j]]
+                uses[e] += covered[tails[e, j]]
             for j in range(parts.shape[1]):
                 part = parts[e, j]
                 if part >= 0:
-                    uses += 1.0 if y[part] > 0 and score[part] > -np.inf else -np.inf
-            if uses > covered[v]:
-                covered[v], taken[v] = uses, e
+                    uses[e] += 1.0 if y[part] > 0 and score[part] > -np.inf else -np.inf
+            covered[v] = max(covered[v], uses[e])
+            if uses[e] > -np.inf:
+                for j in range(parts.shape[1]):
+                    users[parts[e, j]] += 1.0
 
 
 @compiled()
-def _log_prob(graph, chart, nodes, y, alpha, gamma, taken, visits, count):
-    """Σ log q over the derivation in `taken` if its parts are y, else −inf; and how often it visits each node."""
-    _, tails, parts = graph
+def _divide(parts, start, stop, visits, y, uses, users, times):
+    """How often each edge of a node is taken; False if that cannot be.
+
+    A part that no other edge has says so. Visits that are left take the edge that leads to the most parts.
+    """
+    rest, best = visits, -1
+    for e in range(start, stop):
+        times[e], own = 0.0, False
+        for j in range(parts.shape[1]):
+            part = parts[e, j]
+            if part >= 0 and users[part] == 1 and uses[e] > -np.inf:
+                times[e], own = max(times[e], y[part]), True
+        rest -= times[e]
+        if not own and uses[e] > -np.inf and (best < 0 or uses[e] > uses[best]):
+            best = e
+    if best >= 0:
+        times[best] = rest
+    return rest == 0 or (rest > 0 and best >= 0)
+
+
+@compiled()
+def _log_prob(graph, chart, nodes, y, alpha, gamma, uses, users, visits, times, count):
+    """Σ log q over the derivation whose parts are y, −inf if there is none; how often it takes each edge of the nodes
+    that it visits, and how often it visits each node."""
+    first, tails, parts = graph
     fill(0.0, count)
     for v in nodes:
         visits[v] = 0.0
@@ -214,14 +237,15 @@ def _log_prob(graph, chart, nodes, y, alpha, gamma, taken, visits, count):
     total = 0.0
     for v in nodes[::-1]:
         if visits[v] > 0:
-            e = taken[v]
-            if e < 0:
+            if not _divide(parts, first[v], first[v + 1], visits[v], y, uses, users, times):
                 return -np.inf
-            for j in range(parts.shape[1]):
-                count[parts[e, j]] += visits[v]
-            for j in range(tails.shape[1]):
-                visits[tails[e, j]] += visits[v]
-            total += visits[v] * _log_probability(graph, chart, v, e, alpha, gamma)
+            for e in range(first[v], first[v + 1]):
+                if times[e] > 0:
+                    for j in range(parts.shape[1]):
+                        count[parts[e, j]] += times[e]
+                    for j in range(tails.shape[1]):
+                        visits[tails[e, j]] += times[e]
+                    total += times[e] * _log_probability(graph, chart, v, e, alpha, gamma)
     for part in range(y.size):
         if count[part] != y[part]:
             return -np.inf
@@ -229,23 +253,31 @@ def _log_prob(graph, chart, nodes, y, alpha, gamma, taken, visits, count):
 
 
 @compiled()
-def _differentiate_log(q, taken, weight, alpha, gamma, out):
-    """The gradient of weight · log q(taken): q^(1−α) (onehot(taken) − w / Σ w) / γ with w = q^(2−α)."""
+def _differentiate_log(q, times, alpha, gamma, out):
+    """The gradient of Σ c log q for the numbers c of times: with w = q^(2−α) and the sum over all edges taken,
+    Σ c q^(1−α) (onehot − w / Σ w) / γ."""
     lowest = least(q, alpha)
-    others = 0.0
+    total, mass = 0.0, 0.0
     for i in range(q.size):
         out[i] = sensitivity(q[i], lowest, alpha)
-        others += out[i] if i != taken else 0.0
-    scale = weight / gamma / (others + out[taken])
-    if alpha != 1:
-        scale *= q[taken] ** (1 - alpha)
+        total += out[i]
+        if times[i] > 0:
+            mass += times[i] * (1.0 if alpha == 1 else q[i] ** (1 - alpha))
+    # Times its own weight, an edge gains what all others have: 1 − w / Σ w without cancellation.
+    scale = 1 / gamma / total
     for i in range(q.size):
-        # 1 − w / Σ w without cancellation
-        out[i] = scale * (others if i == taken else -out[i])
+        if times[i] > 0:
+            times[i] *= 1.0 if alpha == 1 else q[i] ** (1 - alpha)
+            others = 0.0
+            for k in range(q.size):
+                others += sensitivity(q[k], lowest, alpha) if k != i else 0.0
+            out[i] = scale * (times[i] * others - out[i] * (mass - times[i]))
+        else:
+            out[i] *= -scale * mass
 
 
 @compiled()
-def _log_prob_gradient(graph, nodes, q, alpha, gamma, taken, visits, d_value, d_score, count):
+def _log_prob_gradient(graph, nodes, q, alpha, gamma, visits, times, d_value, d_score, count):
     """The gradient of `_log_prob` for the parts: of the choice at each visited node, and of the values it rests on."""
     first, tails, parts = graph
     fill(0.0, count)
@@ -254,7 +286,7 @@ def _log_prob_gradient(graph, nodes, q, alpha, gamma, taken, visits, d_value, d_
     for v in nodes[::-1]:
         start, stop = first[v], first[v + 1]
         if visits[v] > 0:
-            _differentiate_log(q[start:stop], taken[v] - start, visits[v], alpha, gamma, d_score[start:stop])
+            _differentiate_log(q[start:stop], times[start:stop], alpha, gamma, d_score[start:stop])
             pass_on(tails, parts, start, stop, d_value[v], q, 1.0, d_score, d_value, count)
         elif d_value[v] != 0:
             pass_on(tails, parts, start, stop, d_value[v], q, 0.0, q, d_value, count)
@@ -310,18 +342,18 @@ def log_prob_rows(start, stop, x, y, d_log_prob, alpha, gamma, goal, first, tail
     _, order, score, _, q, _ = chart
     nodes = order[:0]
     covered, visits, d_value = np.zeros(first.size), np.empty(first.size), np.empty(first.size)
-    taken, d_score = np.empty(first.size, np.int32), np.empty(len(tails))
-    count = np.empty(x.shape[1] + 1)
+    uses, times, d_score = np.empty(len(tails)), np.empty(len(tails)), np.empty(len(tails))
+    count, users = np.empty(x.shape[1] + 1), np.empty(x.shape[1] + 1)
     for i in range(start, stop):
         nodes, value = load_free(graph, chart, nodes, x, goal, i, alpha, gamma)
         if value > -np.inf:
-            _parse(graph, score, nodes, y[i], covered, taken)
-            value = _log_prob(graph, chart, nodes, y[i], alpha, gamma, taken, visits, count)
+            _parse(graph, score, nodes, y[i], covered, uses, users)
+            value = _log_prob(graph, chart, nodes, y[i], alpha, gamma, uses, users, visits, times, count)
         log_prob[i] = value
         if len(d_x) == 0:
             continue
         if value > -np.inf:
-            _log_prob_gradient(graph, nodes, q, alpha, gamma, taken, visits, d_value, d_score, count)
+            _log_prob_gradient(graph, nodes, q, alpha, gamma, visits, times, d_value, d_score, count)
             for part in range(x.shape[1]):
                 d_x[i, part] = count[part] * d_log_prob[i]
         else:

@@ -1,5 +1,6 @@
 """What the structures made of pairs share: the set of matchings, and how people read one."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -57,6 +58,11 @@ class AbstractMatching(AbstractStructure):
         row, column = (torch.arange(size, device=x.device) for size in x.shape[-2:])
         rows, columns = (fields[name].unsqueeze(-1) for name in ("rows", "columns"))
         return ((row < rows).unsqueeze(-1) & (column < columns).unsqueeze(-2),)
+
+    def log_bound(self, tensors: tuple[Tensor, ...]) -> float:
+        """Each item of the smaller side takes another one of the larger side, or stays single."""
+        few, many = sorted(tensors[0].shape[-2:])
+        return few * math.log(many + 1) if self.partial else math.lgamma(many + 1) - math.lgamma(many - few + 1)
 
     def enumerate(self, scores: Scores) -> Tensor:
         (x,) = self.tensors(scores)

@@ -97,6 +97,7 @@ def check_structure(structure: AbstractStructure, make_scores: MakeScores) -> li
         True
     """
     case = Case(structure, make_scores)
+    case.listable()
     held = []
     for law, backend in applicable(case):
         try:

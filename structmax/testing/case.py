@@ -11,6 +11,7 @@ from torch import Tensor
 
 from structmax import backends
 from structmax.contract import AbstractStructure, Scores
+from structmax.inference.members import members
 from structmax.inference.question import flat, unflat
 
 MakeScores = Callable[[torch.Generator, torch.dtype], Scores]
@@ -54,11 +55,19 @@ class Case:
         every = []
         for index in itertools.product(*map(range, batch)):
             one = self.structure.at(index, batch)
-            members = one.enumerate(one.parts(tuple(t[index] for t in scores)))
-            every.append(torch.cat([m.flatten(1) for m in one.tensors(members)], -1))
+            listed = one.enumerate(one.parts(tuple(t[index] for t in scores)))
+            every.append(torch.cat([m.flatten(1) for m in one.tensors(listed)], -1))
         most = max(len(rows) for rows in every)
         padded = [torch.nn.functional.pad(rows, (0, 0, 0, most - len(rows)), value=-1.0) for rows in every]
         return torch.stack(padded).reshape(*batch, most, -1)
+
+    def listable(self) -> None:
+        """Refuses a set too large to be listed."""
+        scores = self.scores()
+        batch = self.structure.batch_shape(self.parts(scores))
+        for index in list(itertools.product(*map(range, batch)))[:1]:
+            one = tuple(t[index] for t in scores)
+            members(self.structure.at(index, batch), one, "Try a smaller instance: some hundred members are enough.")
 
     def scores_of_members(self, scores: tuple[Tensor, ...]) -> Tensor:
         """⟨θ, y⟩ of every structure, −inf if it has a forbidden part or is none: (batch, M)."""

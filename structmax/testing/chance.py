@@ -2,12 +2,14 @@
 
 import itertools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from structmax.inference.sample import sample, sample_without_replacement
-from structmax.testing.case import Case, forbid, same
+from structmax.inference.sample import Drawn, sample, sample_without_replacement
+from structmax.testing.case import Case, forbid, same, variants
 
 
 def law_sample(case: Case, backend: str, draws: int = 4000) -> None:
@@ -19,7 +21,22 @@ def law_sample(case: Case, backend: str, draws: int = 4000) -> None:
         for _ in range(2)
     ]
     same("sample, same seed", drawn[0], drawn[1], 0.0)
+    draw_alike(case, "sample", sample, (20,), backend)
     chi_squared("sample", which_member(case, "sample", drawn[0], scores), case.probabilities(scores))
+
+
+def draw_alike(case: Case, what: str, ask: Callable[..., Any], count: Any, backend: str) -> None:
+    """The same seed gives the same draws as on the reference, however probable they are."""
+    if backend == "reference" or not case.answers(what, "reference"):
+        return
+    for kind in ("random", "forbidden", "large"):
+        parts = case.parts(variants(case)[kind])
+        answers = [
+            ask(parts, case.structure, count, generator=torch.Generator().manual_seed(7), backend=engine)
+            for engine in (backend, "reference")
+        ]
+        drawn, wanted = (case.flat(answer.parts if isinstance(answer, Drawn) else answer) for answer in answers)
+        same(f"{what} with {kind} scores, against the reference", drawn, wanted, 0.0)
 
 
 def which_member(case: Case, what: str, drawn: Tensor, scores: tuple[Tensor, ...]) -> Tensor:
@@ -62,6 +79,7 @@ def law_sample_without_replacement(case: Case, backend: str, draws: int = 3000) 
         out = sample_without_replacement(parts, case.structure, n, generator=generator, backend=backend)
         return case.flat(out.parts), out.log_probs
 
+    draw_alike(case, "sample_without_replacement", sample_without_replacement, min(count, 6), backend)
     vectors, logs = drawn(count + 1, scores, 3)
     index = (vectors.unsqueeze(-2) == case.members(scores)).all(-1) & (logs > -math.inf).unsqueeze(-1)
     times = index.sum(0)

@@ -24,7 +24,7 @@ def _per_row(lam: float | Tensor, rows: int) -> np.ndarray:
 
 
 @compiled("contract")
-def _tv_bounds(x, origin, lam, lower, upper, knots):
+def _tv_bounds(x, origin, floor, lam, lower, upper, knots):
     """Right to left: the interval each value is clipped to, given the value on its left. Returns the leftmost value.
 
     The derivative of the least cost of the entries from i on, as a function of yᵢ, is increasing and piecewise linear:
@@ -37,7 +37,7 @@ def _tv_bounds(x, origin, lam, lower, upper, knots):
     rightmost = len(x) - 1
     while x[rightmost] == -np.inf:
         rightmost -= 1
-    before = x[rightmost] - origin
+    before = max(x[rightmost] - origin, floor)
     left_slope, left_offset = 1.0, -before
     right_slope, right_offset = 1.0, -before
     low, high = before - lam, before + lam
@@ -45,7 +45,7 @@ def _tv_bounds(x, origin, lam, lower, upper, knots):
     for i in range(rightmost - 1, -1, -1):
         if x[i] == -np.inf:
             continue
-        t = x[i] - origin
+        t = max(x[i] - origin, floor)
         # Neither this test nor the next two wait for the divisions that give the bounds.
         if max(right_slope * (t - 2 * lam) + right_offset, -left_slope * (t + 2 * lam) - left_offset) > lam:
             # So far outside the bounds that between the new ones the clipped derivative is constant. `before` lies
@@ -86,9 +86,9 @@ def _tv_bounds(x, origin, lam, lower, upper, knots):
 
 
 @compiled("nnan", "nsz")
-def _tv_row(x, origin, lam, slack, scratch, y, groups):
+def _tv_row(x, origin, floor, shown_origin, lam, slack, scratch, y, groups):
     lower, upper, knots = scratch
-    value = _tv_bounds(x, origin, lam, lower, upper, knots)
+    value = _tv_bounds(x, origin, floor, lam, lower, upper, knots)
     # The value shown of a run is its first: rounding shall not tell its entries apart.
     run, shown = 0, value
     for i in range(len(x)):
@@ -100,37 +100,51 @@ def _tv_row(x, origin, lam, slack, scratch, y, groups):
         shown = clipped if apart else shown
         run += apart
         value = clipped
-        y[i], groups[i] = shown + origin, run
+        y[i], groups[i] = shown + shown_origin, run
 
 
 @kernel()
-def _tv_rows(start, stop, x, lam, y, groups):
+def _tv_rows(start, stop, x, lam, shifted, y, groups):
     n = x.shape[1]
     scratch = np.empty(n), np.empty(n), np.empty((2 * n, 3))
     for row in range(start, stop):
         kept = count(x[row])
         if kept < 0 or not lam[row] >= 0:
             y[row], groups[row] = np.nan, 0
-        elif kept > 0 and lam[row] > 0:
-            low, high = extent(x[row])
-            span = high - low
+            continue
+        low, high = extent(x[row])
+        origin = high if shifted else 0.0
+        if kept > 0 and lam[row] > 0:
+            floor = -1 - 4 * lam[row] if shifted else -np.inf
+            span = min(high - low, -floor)
             # From a quarter of kept · (high − low) on, all is one run; a greater λ would only drown the scores.
-            _tv_row(x[row], high, min(lam[row], kept * span), SLACK * span, scratch, y[row], groups[row])
-        else:
-            run = 0
-            for i in range(n):
-                inside = x[row, i] > -np.inf
-                y[row, i], groups[row, i] = x[row, i], run if inside else -1
-                run += inside
+            strength = min(lam[row], kept * span)
+            _tv_row(x[row], high, floor, high - origin, strength, SLACK * span, scratch, y[row], groups[row])
+            continue
+        run = 0
+        for i in range(n):
+            inside = x[row, i] > -np.inf
+            y[row, i], groups[row, i] = x[row, i] - origin if inside else -np.inf, run if inside else -1
+            run += inside
+
+
+def _tv(x: Tensor, lam: float | Tensor, shifted: bool) -> tuple[Tensor, Tensor]:
+    y, groups = torch.empty_like(x), torch.empty_like(x, dtype=torch.int32)
+    lam = _per_row(lam, len(x))
+    over_rows(_tv_rows, len(x), PROX_VISITS * x.numel(), x.numpy(), lam, shifted, y.numpy(), groups.numpy())
+    return y, groups
 
 
 @returns("parts", "parts:int32")
 def prox_tv(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
     """y = argmin ½‖y − x‖² + λ Σ|yᵢ₊₁ − yᵢ|: (B, n), and the number of the fused run of each entry: (B, n) int32."""
-    y, groups = torch.empty_like(x), torch.empty_like(x, dtype=torch.int32)
-    lam = _per_row(lam, len(x))
-    over_rows(_tv_rows, len(x), PROX_VISITS * x.numel(), x.numpy(), lam, y.numpy(), groups.numpy())
-    return y, groups
+    return _tv(x, lam, shifted=False)
+
+
+@returns("parts", "parts:int32")
+def prox_tv_shifted(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
+    """What `sparsemax` turns into the fusedmax, as in reference.py: y (B, n), and groups (B, n) int32."""
+    return _tv(x, lam, shifted=True)
 
 
 @compiled()

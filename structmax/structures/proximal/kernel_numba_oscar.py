@@ -28,12 +28,12 @@ def _one_cluster(x, low, peak, lam, m):
 
 
 @compiled()
-def _collect(x, floor, index):
-    """The indices of the entries above `floor`: returns how many there are."""
+def _collect(x, peak, reach, index):
+    """The indices of the entries less than `reach` below the greatest: returns how many there are."""
     m = 0
     for i in range(len(x)):
         index[m] = i
-        m += x[i] > floor
+        m += peak - x[i] < reach
     return m
 
 
@@ -107,7 +107,7 @@ def _oscar_row(x, index, cell, cells, peak, lam, slack, scratch, y, groups):
     blocks = _pool(total[:filled], size[:filled], stop[:filled], lam, slack)
     k = 0
     for b in range(blocks):
-        mean = peak + total[b] / size[b]
+        mean = total[b] / size[b]
         while k < stop[b]:
             shown[k], block[k] = mean, b
             k += 1
@@ -130,22 +130,23 @@ def oscar_rows(start, stop, x, patterns, lam, y, groups):
             y[row], groups[row] = np.nan, 0
             continue
         low, peak = extent(x[row])
-        floor = peak - 1 - strength * (kept - 1)
+        # Measured from the greatest entry, nothing is lost beside large scores.
+        spread, reach = peak - low, 1 + strength * (kept - 1)
         # The first test follows from the second, and is quick.
-        alike = 2 * (peak - low) < strength * kept
-        if kept == 0 or alike or (low > floor and _one_cluster(x[row], low, peak, strength, kept)):
+        alike = 2 * spread < strength * kept
+        if kept == 0 or alike or (spread < reach and _one_cluster(x[row], low, peak, strength, kept)):
             for i in range(n):
                 inside = x[row, i] > -np.inf
-                y[row, i], groups[row, i] = peak if inside else -np.inf, 0 if inside else -1
+                y[row, i], groups[row, i] = 0 if inside else -np.inf, 0 if inside else -1
             continue
-        index = indices[: _collect(x[row], floor, indices)]
-        low, m = max(low, floor), len(index)
+        index = indices[: _collect(x[row], peak, reach, indices)]
+        spread, m = min(spread, reach), len(index)
         scale = 1 / strength
-        if (peak - low) * scale < CELLS_PER_ENTRY * m - 1:
-            cells = int((peak - low) * scale) + 1
+        if spread * scale < CELLS_PER_ENTRY * m - 1:
+            cells = int(spread * scale) + 1
             _cells_by_value(x[row], index, peak, scale, cell)
         else:
             cells = m
             _cells_by_rank(patterns[row], index, keys, sorting, cell)
-        slack = SLACK * (peak - low + strength * m)
+        slack = SLACK * (spread + strength * m)
         _oscar_row(x[row], index, cell, cells, peak, strength, slack, scratch, y[row], groups[row])

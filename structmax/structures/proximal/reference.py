@@ -50,20 +50,34 @@ def _restore(x: Tensor, order: Tensor, y: Tensor, groups: Tensor, sound: Tensor)
 
 @returns("parts", "parts:int32")
 def prox_tv(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
-    """y = argmin ½‖y − x‖² + λ Σ|yᵢ₊₁ − yᵢ|: (B, n), and the number of the fused run of each entry: (B, n) int32.
+    """y = argmin ½‖y − x‖² + λ Σ|yᵢ₊₁ − yᵢ|: (B, n), and the number of the fused run of each entry: (B, n) int32."""
+    return _tv(x, _column(lam, x), shifted=False)
 
-    Follows the solution as the strength grows from 0 to λ: runs only ever merge, the earliest first.
+
+@returns("parts", "parts:int32")
+def prox_tv_shifted(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
+    """What `sparsemax` turns into the fusedmax: `prox_tv` of the scores less their maximum, none below −1 − 4λ: (B, n).
+
+    A constant changes nothing on the simplex, and neither does how far below a score without probability lies; so
+    neither large scores nor a mask of −1e30 cost the others their digits.
     """
-    lam = _column(lam, x)
+    return _tv(x, _column(lam, x), shifted=True)
+
+
+def _tv(x: Tensor, lam: Tensor, shifted: bool) -> tuple[Tensor, Tensor]:
+    """Follows the solution as the strength grows from 0 to λ: runs only ever merge, the earliest first."""
     sound = (x < math.inf).all(-1, keepdim=True) & (lam >= 0)
-    kept = x > -math.inf
+    kept = (x > -math.inf) & sound
     # Removed entries go to the end, each a run of its own.
     order = (~kept).long().argsort(dim=-1, stable=True)
-    z = torch.where(kept & sound, x.double(), 0.0).gather(-1, order)
+    z = torch.where(kept, x.double(), 0.0)
+    high = torch.where(kept, z, -math.inf).amax(-1, keepdim=True)
+    if shifted:
+        z = torch.where(kept, (z - high).maximum(-1 - 4 * lam), 0.0)
+        high = torch.where(high > -math.inf, 0.0, high)
+    slack = SLACK * (high - torch.where(kept, z, math.inf).amin(-1, keepdim=True)).clamp_min(0)
+    z = z.gather(-1, order)
     pair = kept.gather(-1, order)[:, 1:]
-    high = torch.where(kept & sound, x.double(), -math.inf).amax(-1, keepdim=True)
-    low = torch.where(kept & sound, x.double(), math.inf).amin(-1, keepdim=True)
-    slack = SLACK * (high - low).clamp_min(0)
     step = torch.where(pair, z.diff(dim=-1), 0.0)
     rise = torch.where(step.abs() > slack, step.sign(), 0.0)
     cut = (rise != 0) | ~pair | (lam == 0)
@@ -146,25 +160,25 @@ def prox_oscar(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
     """What `sparsemax` turns into the oscarmax: argmin ½‖y − x‖² + λ Σ_{i<j} max(yᵢ, yⱼ), up to a constant: (B, n).
 
     On the simplex entries are their own magnitudes, so there are no absolute values here, and a constant changes
-    nothing. An entry more than 1 + λ (m − 1) below the greatest of m has no probability and is removed. Clusters share
-    a group, numbered from the greatest down: (B, n) int32.
+    nothing: the greatest score becomes 0. An entry more than 1 + λ (m − 1) below the greatest of m has no probability
+    and is removed. Clusters share a group, numbered from the greatest down: (B, n) int32.
     """
     lam = _column(lam, x)
     sound = (x < math.inf).all(-1, keepdim=True) & (lam >= 0)
     z = torch.where(sound, x.double(), 0.0)
     peak = z.amax(-1, keepdim=True)
     present = (z > -math.inf).sum(-1, keepdim=True)
-    kept = z > torch.where(present > 0, peak - 1 - lam * (present - 1), math.inf)
+    z = z - torch.where(present > 0, peak, 0.0)
+    kept = z > -1 - lam * (present - 1)
     sorted_z, order = torch.where(kept, z, -math.inf).sort(dim=-1, descending=True, stable=True)
     ranked = kept.gather(-1, order)
-    origin = torch.where(present > 0, peak, 0.0)
     rank = torch.arange(x.shape[-1], device=x.device)
-    raised = torch.where(ranked, sorted_z - origin + lam * rank, 0.0)
-    extent = -torch.where(ranked, sorted_z - origin, 0.0).amin(-1, keepdim=True)
+    raised = torch.where(ranked, sorted_z + lam * rank, 0.0)
+    extent = -torch.where(ranked, sorted_z, 0.0).amin(-1, keepdim=True)
     slack = SLACK * (extent + lam * kept.sum(-1, keepdim=True))
     blocks = _blocks(_pool(raised, -lam * rank, ranked, slack))
     mean = _block_means(raised, blocks)
-    return _restore(torch.where(kept | ~sound, x, -math.inf), order, mean + origin, blocks, sound)
+    return _restore(torch.where(kept | ~sound, x, -math.inf), order, mean, blocks, sound)
 
 
 @returns("parts:int32")
@@ -204,6 +218,7 @@ def group_mean(v: Tensor, groups: Tensor, signs: Tensor | None = None) -> Tensor
 def examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any]]]:
     """Calls that between them reach every compiled variant."""
     yield "prox_tv", (x,), {"lam": 1.0}
+    yield "prox_tv_shifted", (x,), {"lam": 1.0}
     yield "prox_oscar", (x,), {"lam": 1.0}
     yield "prox_owl", (x,), {"weights": torch.zeros_like(x)}
     groups = torch.zeros_like(x, dtype=torch.int32)

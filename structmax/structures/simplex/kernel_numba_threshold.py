@@ -261,7 +261,8 @@ def anchored(row, peak, e, y):
     b = 1 / e
     count = 0
     for i in range(row.size):
-        if row[i] > peak - b:
+        # Beside a large maximum b would be lost: scores are measured from it.
+        if float(row[i]) - peak > -b:
             y[count] = row[i]
             count += 1
     # Search for the lowest score which, put at probability 0, leaves mass for itself.

@@ -146,7 +146,8 @@ def anchored(x, peak, e, HALVINGS: tl.constexpr):
     """For α > 2, the smallest supported score of each row and its probability: (ROWS, 1) both."""
     low, high = peak - 1 / e, peak
     for _ in range(HALVINGS):
-        middle = (low + high) / 2
+        # Halved one by one: the sum of two great scores is infinite.
+        middle = low / 2 + high / 2
         fits = tl.sum(steep(x, middle, tl.zeros_like(middle), e), 1, keep_dims=True) < 1
         low, high = tl.where(fits, low, middle), tl.where(fits, middle, high)
     anchor = tl.min(tl.where(x >= high, x, float("inf")), 1, keep_dims=True)

@@ -286,11 +286,12 @@ def sample(x: Tensor, noise: Tensor) -> Tensor:
 
 
 @returns("parts", "value")
-def normmax(x: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+def normmax(x: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     """p = argmax over the simplex of ⟨p, x⟩ − ‖p‖_α, and its value τ: Σ [x − τ]₊^q = 1 with q = α/(α−1).
 
     Newton's method on ‖[x − τ]₊‖_q = 1, which is convex in τ: from max − 1 it rises to the root and never passes it.
     """
+    alpha = _column(alpha)
     q = alpha / (alpha - 1)
     peak = x.amax(-1, keepdim=True)
     feasible = peak != -math.inf
