@@ -126,16 +126,17 @@ def test_a_forked_child_uses_threads_again(before, after):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_child_forked_inside_a_region_has_threads_of_its_own(threads):
     threads(2)
-    children = []
+    # each has a slice
+    children, both = [], threading.Barrier(2)
 
     def fork(start, stop):
-        if not children and threading.current_thread() is threading.main_thread():
+        both.wait(timeout=60)
+        if threading.current_thread() is threading.main_thread():
             children.append(os.fork())
             if not children[0]:
                 os._exit(0 if isinstance(rows._threads, rows._Pool) else 1)
 
     rows.over_rows(fork, 2, 2 * rows.GRAIN)
-    assert children
     assert os.waitpid(children[0], 0)[1] == 0
 
 
@@ -207,8 +208,7 @@ def test_an_exception_of_any_thread_is_raised_by_the_caller(helpers, failing, th
     caller, both = threading.get_ident(), threading.Barrier(2)
 
     def kernel(start, stop):
-        if start < 2:
-            both.wait(timeout=60)
+        both.wait(timeout=60)
         if (threading.get_ident() == caller) == (failing == 0):
             raise ArithmeticError("of a slice")
 
