@@ -71,6 +71,9 @@ def main() -> None:
         failures += bool(wrong)
         for line in wrong:
             print(line, flush=True)
+        done = seed + 1 - given.seed
+        if done % 500 == 0:
+            print(f"{done} graphs", file=sys.stderr, flush=True)
     print(f"{given.count} graphs, {points} Jacobians compared, {failures} graphs disagree")
     sys.exit(failures > 0)
 
