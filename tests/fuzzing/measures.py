@@ -1,5 +1,7 @@
 """Entropies, log-probabilities and smoothed recursions, judged by the members."""
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
@@ -78,9 +80,16 @@ def targets(t: Trial) -> tuple[Tensor, Tensor, str]:
     index = (torch.rand(t.count, generator=t.generator) * counts).long().clamp_max(truth.members.shape[-2] - 1)
     chosen = truth.y.gather(-2, index.reshape(-1, 1, 1).expand(-1, 1, truth.y.shape[-1])).squeeze(-2)
     if t.rng.random() < 0.3:
-        chosen = torch.where(truth.used, chosen, torch.randint(2, chosen.shape, generator=t.generator).double())
-        return index, chosen, " (padded target)"
+        junk = torch.randint(2, chosen.shape, generator=t.generator).double()
+        return index, torch.where(padding(t), junk, chosen), " (padded target)"
     return index, chosen, ""
+
+
+def padding(t: Trial) -> Tensor:
+    """The parts that an instance lacks because it is shorter than the scores: (B, P)."""
+    sizes = {field.name for field in dataclasses.fields(t.structure)} & {"lengths", "rows", "columns", "keep"}
+    full = dataclasses.replace(t.structure, **dict.fromkeys(sizes))
+    return Truth(full, t.structure.tensors(t.scores)).used & ~t.truth.used
 
 
 def partial(t: Trial) -> None:
