@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.thorough)
 
 
-def _poisoned(make):
+def poisoned(make):
     def empty(*args, **kwargs):
         tensor = make(*args, **kwargs)
         if tensor.device.type == "meta" or torch.compiler.is_compiling():
@@ -38,5 +38,5 @@ def _poisoned(make):
 
 @pytest.fixture(autouse=True)
 def poison(monkeypatch):
-    monkeypatch.setattr(torch, "empty", _poisoned(torch.empty))
-    monkeypatch.setattr(torch, "empty_like", _poisoned(torch.empty_like))
+    monkeypatch.setattr(torch, "empty", poisoned(torch.empty))
+    monkeypatch.setattr(torch, "empty_like", poisoned(torch.empty_like))

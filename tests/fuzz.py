@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve()
-CHUNK = 40
+# what a worker does before a fresh one starts: it has to load torch and the kernels first
+CHUNK = 250
 # a first call compiles, on a busy machine for minutes
 PATIENCE = 900
 

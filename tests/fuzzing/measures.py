@@ -1,5 +1,7 @@
 """Entropies, log-probabilities and smoothed recursions, judged by the members."""
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
@@ -22,6 +24,9 @@ def entropies(t: Trial) -> None:
     entropy = structmax.entropy(given, t.structure, backend=t.backend)
     own = torch.where(truth.p > 0, truth.p * truth.log_p, 0.0).sum(-1)
     slack = 4 * (truth.base + truth.delta) * (1 + truth.y.shape[1]) ** 0.5 + truth.unit * _reach(truth)
+    # Marginals are as exact as the scores they come from, eps · scale, and are multiplied with scores of that size.
+    slack = slack + truth.unit / 4 * truth.scale**2
+    keep = keep & (slack < 0.5)
     got = t.numbers(entropy)
     t.wrong("entropy", "not finite", ~got.isfinite())
     t.same("entropy", torch.where(keep, got, 0.0), torch.where(keep, -own, 0.0), slack)
@@ -34,7 +39,7 @@ def entropies(t: Trial) -> None:
     clear = keep & ~q.vague & truth.some & ((lost == 0) | (lost > 1e-6))
     log_q = torch.where(q.feasible, q.log_p, 0.0)
     cross = torch.where(lost > 0, torch.inf, -(truth.p * log_q).sum(-1))
-    slack = slack + q.base + q.delta + (truth.base + truth.delta) * _reach(q)
+    slack = slack + q.base + q.delta + (truth.base + truth.delta) * _reach(q) + q.unit / 4 * q.scale * truth.scale
     wide = t.parts_of(other)
     for name, question, want in (
         ("cross_entropy", structmax.cross_entropy, cross),
@@ -75,9 +80,16 @@ def targets(t: Trial) -> tuple[Tensor, Tensor, str]:
     index = (torch.rand(t.count, generator=t.generator) * counts).long().clamp_max(truth.members.shape[-2] - 1)
     chosen = truth.y.gather(-2, index.reshape(-1, 1, 1).expand(-1, 1, truth.y.shape[-1])).squeeze(-2)
     if t.rng.random() < 0.3:
-        chosen = torch.where(truth.used, chosen, torch.randint(2, chosen.shape, generator=t.generator).double())
-        return index, chosen, " (padded target)"
+        junk = torch.randint(2, chosen.shape, generator=t.generator).double()
+        return index, torch.where(padding(t), junk, chosen), " (padded target)"
     return index, chosen, ""
+
+
+def padding(t: Trial) -> Tensor:
+    """The parts that an instance lacks because it is shorter than the scores: (B, P)."""
+    sizes = {field.name for field in dataclasses.fields(t.structure)} & {"lengths", "rows", "columns", "keep"}
+    full = dataclasses.replace(t.structure, **dict.fromkeys(sizes))
+    return Truth(full, t.structure.tensors(t.scores)).used & ~t.truth.used
 
 
 def partial(t: Trial) -> None:
@@ -130,10 +142,12 @@ def smooth(t: Trial) -> None:
     )
     t.wrong(f"smoothed {name}", "not −inf where infeasible", ~truth.some & (got > -torch.inf))
     slack = delta + t.rounding(truth.best)
+    # what the dtype cannot hold becomes infinite
+    held = truth.some & (truth.best.abs() + slack < torch.finfo(t.dtype).max * 0.99)
     t.wrong(
         f"smoothed {name}",
         "below the maximum",
-        truth.some & (got < truth.best - slack),
+        held & (got < truth.best - slack),
         lambda b: f"{got[b]} < {truth.best[b]}",
     )
     # γ log M bounds every Ω of the family, as a walk with entropy log M does

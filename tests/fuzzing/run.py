@@ -3,12 +3,16 @@
 import warnings
 from collections.abc import Callable
 
+import conftest
 import numpy as np
 import torch
 
 from fuzzing import estimates, mappings, measures, questions, relaxations, sparse
 from fuzzing.structures import MAKERS
 from fuzzing.trial import Report, Trial
+
+# A cell no kernel wrote is seen, as in all tests.
+torch.empty, torch.empty_like = conftest.poisoned(torch.empty), conftest.poisoned(torch.empty_like)
 
 # Each check, and the functions of a room it needs.
 CHECKS: dict[Callable[[Trial], None], tuple[str, ...]] = {

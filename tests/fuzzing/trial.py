@@ -16,7 +16,7 @@ from fuzzing.truth import Truth
 from structmax import backends
 from structmax.inference.question import flat, unflat
 
-BATCHES = [(16,), (16,), (16,), (24,), (4, 4), (), (1,), (3,), (2, 2), (2, 1, 3), (0,)]
+BATCHES = [(32,), (32,), (32,), (32,), (48,), (4, 8), (), (1,), (3,), (2, 2), (2, 1, 3), (0,)]
 DTYPES = [torch.float64, torch.float64, torch.float32, torch.float32, torch.bfloat16, torch.float16]
 
 
