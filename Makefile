@@ -40,7 +40,9 @@ bench: .venv/stamp-bench
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/structures.py
 	$(BIN)/python benchmarks/sparsemap.py
+	$(BIN)/python benchmarks/factor_graph.py
 	$(BIN)/python benchmarks/modules.py
+	$(BIN)/python benchmarks/first_calls.py
 
 clean:
 	rm -rf .venv site demo runs
