@@ -11,7 +11,6 @@ import argparse
 import statistics
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import torch
 from measure import milliseconds, take_turns
