@@ -12,6 +12,7 @@ import numba
 from numba.core.caching import FunctionCache, IndexDataCacheFile, NullCache
 
 from structmax.numerics import compilation
+from structmax.numerics.kernel_numba_inner import InnerCompiler
 from structmax.numerics.rows import over_rows as over_rows
 
 
@@ -117,31 +118,27 @@ def _warn_once(text: str) -> None:
 
 
 def compiled(*freedoms: str) -> Callable[[Callable], Any]:
-    """A function that only compiled functions call: it is compiled for each dtype on first use, and cached on disk.
+    """A function that only compiled functions call: for each dtype it is lowered on first use, and becomes a part of
+    the kernels that call it.
 
     `freedoms` are the LLVM fast-math flags the function may take: "contract" (fused multiply-add), "reassoc" (sums in
     any order, hence vectorised), "nnan" and "nsz" (together they let a maximum vectorise). Divisions by zero follow
     IEEE.
 
     Python must not call it: there is no way in, and the process would crash. What it calls is a `kernel`.
-
-    A compiled function may call compiled functions of its own folder and of this one, and no others: Numba renews a
-    cached function only when its own file changes, so a digest of both folders is added to what it compares.
     """
-    # Without a way in from Python, which takes as long to compile as a small function itself.
-    return _compiler(freedoms, no_cpython_wrapper=True)
+    return numba.njit(**_settings(freedoms), no_cpython_wrapper=True, pipeline_class=InnerCompiler)
 
 
 def kernel(*freedoms: str) -> Callable[[Callable], Any]:
-    """Like `compiled`, for Python to call, most often by `over_rows`; it leaves the interpreter's lock."""
-    return _compiler(freedoms, nogil=True)
+    """Like `compiled`, for Python to call, most often by `over_rows`; it leaves the interpreter's lock.
 
-
-def _compiler(freedoms: tuple[str, ...], **options: bool) -> Callable[[Callable], Any]:
-    settings: dict[str, Any] = {**options, "error_model": "numpy", "fastmath": set(freedoms), "no_cfunc_wrapper": True}
+    It is cached on disk. It may call compiled functions of its own folder and of this one, and no others: Numba renews
+    a cached function only when its own file changes, so a digest of both folders is added to what it compares.
+    """
 
     def compile_lazily(function: Callable) -> Any:
-        dispatcher = numba.njit(function, **settings)
+        dispatcher = numba.njit(function, **_settings(freedoms), nogil=True)
         try:
             dispatcher._cache = _Cache(function)
         except RuntimeError:
@@ -149,3 +146,7 @@ def _compiler(freedoms: tuple[str, ...], **options: bool) -> Callable[[Callable]
         return dispatcher
 
     return compile_lazily
+
+
+def _settings(freedoms: tuple[str, ...]) -> dict[str, Any]:
+    return {"error_model": "numpy", "fastmath": set(freedoms), "no_cfunc_wrapper": True}
