@@ -4,7 +4,7 @@
 # make test-thorough   the rest of the tests: what takes long
 PYTHON ?= python3
 BIN := .venv/bin
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: demo tour test test-thorough check docs bench clean
 
