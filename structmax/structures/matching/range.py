@@ -14,11 +14,22 @@ ROOM = 2.0**10
 FAR = -1e8
 
 
+def _is_far(scores: Tensor) -> bool:
+    """Whether some score is so large that sums and differences of scores may overflow."""
+    if not scores.numel():
+        return False
+    low, high = scores.aminmax()
+    if low == -math.inf:
+        low = scores.masked_fill(scores == -math.inf, 0.0).amin()
+    limit = torch.finfo(scores.dtype).max / ROOM
+    return not bool((low > -limit) & (high < limit))
+
+
 def with_room(search: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """A search for scores, on scores divided by ROOM."""
 
     def searched(scores: Tensor, **fields: Tensor | bool) -> Tensor:
-        return search(scores / ROOM, **fields) * ROOM
+        return search(scores / ROOM, **fields) * ROOM if _is_far(scores) else search(scores, **fields)
 
     return searched
 
@@ -27,6 +38,8 @@ def best_with_room(search: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """A search for one matching: zeros if its score is −inf, although no part of it is."""
 
     def searched(scores: Tensor, **fields: Tensor | bool) -> Tensor:
+        if not _is_far(scores):
+            return search(scores, **fields)
         parts = search(scores / ROOM, **fields)
         score = torch.where(parts > 0, scores, 0.0).sum((-2, -1), keepdim=True)
         return parts.masked_fill(score == -math.inf, 0.0)
@@ -38,6 +51,8 @@ def ranked_with_room(search: Callable[..., tuple[Tensor, Tensor]]) -> Callable[.
     """A search for matchings and their scores: zeros where the score is −inf."""
 
     def searched(scores: Tensor, **fields: Tensor | bool | int) -> tuple[Tensor, Tensor]:
+        if not _is_far(scores):
+            return search(scores, **fields)
         values, parts = search(scores / ROOM, **fields)
         values = values * ROOM
         return values, parts.masked_fill((values == -math.inf)[..., None, None], 0.0)

@@ -23,6 +23,10 @@ def _per_row(lam: float | Tensor, rows: int) -> np.ndarray:
     return torch.as_tensor(lam, dtype=torch.float64).expand(rows).contiguous().numpy()
 
 
+# A span of scores that leaves half of the digits of float64.
+FAR = 2.0**26
+
+
 @compiled("contract")
 def _tv_bounds(x, origin, floor, lam, lower, upper, knots):
     """Right to left: the interval each value is clipped to, given the value on its left. Returns the leftmost value.
@@ -115,7 +119,8 @@ def _tv_rows(start, stop, x, lam, shifted, y, groups):
         low, high = extent(x[row])
         origin = high if shifted else 0.0
         if kept > 0 and lam[row] > 0:
-            floor = -1 - 4 * lam[row] if shifted else -np.inf
+            # Nothing below the floor has probability; it is in the way of digits only where scores are far apart.
+            floor = -1 - 4 * lam[row] if shifted and high - low > FAR else -np.inf
             span = min(high - low, -floor)
             # From a quarter of kept · (high − low) on, all is one run; a greater λ would only drown the scores.
             strength = min(lam[row], kept * span)
