@@ -17,10 +17,13 @@ SLOW = {
     testing.law_dtypes,
     testing.law_entropies,
     testing.law_given,
+    testing.law_given_gradients,
     testing.law_rounded_once,
     testing.law_target_padding,
     testing.law_gradients,
     testing.law_masks,
+    testing.law_masks_in_float32,
+    testing.law_sample,
     testing.law_sample_without_replacement,
     testing.law_smoothed,
     testing.law_smoothed_gradients,
@@ -46,23 +49,28 @@ REFERENCE_IN_FULL = {
     "bits",
 }
 
-# Second orders, transforms and further dtypes: of the first case of each structure every day, of the others thoroughly.
+# Of the first case of each structure every day, of the others thoroughly.
 DERIVATIVES = {
+    testing.law_given_gradients,
     testing.law_gradients,
     testing.law_project_gradients,
     testing.law_smoothed_gradients,
     testing.law_sparsemap_gradients,
     testing.law_transforms,
 }
+# float32 is compiled apart, and the laws of values show the same in float64: every day, the reference is held to these.
+DTYPES = {testing.law_dtypes, testing.law_rounded_once, testing.law_masks_in_float32}
 FIRST = {type(case.structure): name for name, case in reversed(CASES.items())}
 
 
 def is_thorough(name, law, backend):
     is_first = FIRST[type(CASES[name].structure)] == name
+    if backend == "numba":
+        return law in DTYPES or (law in DERIVATIVES and not is_first)
     if backend == "reference":
-        return law in SLOW and not (is_first and law is testing.law_dtypes)
-    # float32 is compiled apart: the laws of values show the same in float64
-    return law is testing.law_dtypes or (law in DERIVATIVES and not is_first)
+        return law in SLOW and not (law in DTYPES and is_first)
+    # Triton's interpreter
+    return law in DERIVATIVES | DTYPES
 
 
 PAIRS = [
@@ -75,7 +83,7 @@ PAIRS = [
     )
     for name, case in CASES.items()
     for law, backend in applicable(case)
-    if backend != "reference" or law not in SLOW or name in REFERENCE_IN_FULL or law is testing.law_dtypes
+    if backend != "reference" or law not in SLOW or name in REFERENCE_IN_FULL or law in DTYPES
 ]
 
 

@@ -14,7 +14,7 @@ from structmax.testing.chance import law_sample, law_sample_without_replacement
 from structmax.testing.derivatives import law_agrees_with_reference, law_gradients, law_transforms
 from structmax.testing.forms import law_codec, law_dtypes, law_padding, law_shapes
 from structmax.testing.instances import law_limits, law_vmap
-from structmax.testing.masks import law_masks
+from structmax.testing.masks import law_masks, law_masks_in_float32
 from structmax.testing.projection import law_project, law_project_gradients
 from structmax.testing.smoothing import law_smoothed, law_smoothed_gradients
 from structmax.testing.sparse import law_sparsemap, law_sparsemap_gradients
@@ -24,6 +24,7 @@ from structmax.testing.values import (
     law_counts,
     law_entropies,
     law_given,
+    law_given_gradients,
     law_given_padding,
     law_log_partition,
     law_marginals,
@@ -42,7 +43,8 @@ LAWS: dict[Callable[[Case, str], None], tuple[str, ...]] = {
     law_entropies: ("log_partition", "marginals", "marginals_jvp"),
     law_sample: ("sample",),
     law_sample_without_replacement: ("sample_without_replacement",),
-    law_given: ("given_log_partition", "given_marginals_jvp"),
+    law_given: ("given_log_partition",),
+    law_given_gradients: ("given_log_partition", "given_marginals_jvp"),
     law_given_padding: ("log_partition", "given_log_partition"),
     law_smoothed: ("smoothed", "smoothed_and_marginals", "smoothed_sample", "smoothed_log_prob"),
     law_smoothed_gradients: ("smoothed", "smoothed_marginals_jvp", "smoothed_log_prob_pullback"),
@@ -52,6 +54,7 @@ LAWS: dict[Callable[[Case, str], None], tuple[str, ...]] = {
     law_sparsemap: ("sparsemap",),
     law_sparsemap_gradients: ("sparsemap",),
     law_masks: ("argmax",),
+    law_masks_in_float32: ("argmax",),
     law_padding: ("argmax",),
     law_target_padding: ("argmax",),
     law_gradients: ("log_partition", "marginals", "marginals_jvp"),
@@ -70,11 +73,26 @@ LAWS: dict[Callable[[Case, str], None], tuple[str, ...]] = {
 def applicable(case: Case) -> list[tuple[Callable[[Case, str], None], str]]:
     """The laws this structure can be held to, with each backend that answers all the law asks."""
     pairs = itertools.product(LAWS, backends.BACKENDS)
+    silent = _silent(case)
     return [
         (law, engine)
         for law, engine in pairs
-        if all(case.answers(name, engine) for name in LAWS[law]) and (LAWS[law] or engine == "reference")
+        if law not in silent
+        and all(case.answers(name, engine) for name in LAWS[law])
+        and (engine == "reference" if not LAWS[law] else law is not law_agrees_with_reference or engine != "reference")
     ]
+
+
+def _silent(case: Case) -> set[Callable[[Case, str], None]]:
+    """The laws that say nothing about this structure."""
+    silent = set()
+    if case.repeats_parts():
+        silent |= {law_given, law_given_gradients, law_given_padding}
+    if case.structure.exists(case.scores()) is None:
+        silent |= {law_given_padding}
+    if not case.structure.per_instance:
+        silent |= {law_limits}
+    return silent
 
 
 def check_structure(structure: AbstractStructure, make_scores: MakeScores) -> list[str]:

@@ -69,6 +69,10 @@ class Case:
             one = tuple(t[index] for t in scores)
             members(self.structure.at(index, batch), one, "Try a smaller instance: some hundred members are enough.")
 
+    def repeats_parts(self) -> bool:
+        """Whether some member has a part several times: then a part is not simply there or absent."""
+        return bool((self.members(self.scores()) > 1).any())
+
     def scores_of_members(self, scores: tuple[Tensor, ...]) -> Tensor:
         """⟨θ, y⟩ of every structure, −inf if it has a forbidden part or is none: (batch, M)."""
         theta, y = self.vector(scores).unsqueeze(-2), self.members(scores)
