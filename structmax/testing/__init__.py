@@ -85,7 +85,7 @@ def applicable(case: Case) -> list[tuple[Callable[[Case, str], None], str]]:
 
 def _silent(case: Case) -> set[Callable[[Case, str], None]]:
     """The laws that say nothing about this structure."""
-    silent = set()
+    silent: set[Callable[[Case, str], None]] = set()
     if case.repeats_parts():
         silent |= {law_given, law_given_gradients, law_given_padding}
     if case.structure.exists(case.scores()) is None:
