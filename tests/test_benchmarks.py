@@ -8,6 +8,9 @@ from types import ModuleType
 import pytest
 import torch
 
+# whole scripts
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).resolve().parent.parent
 TASKS = ("sparsemax", "entmax15_loss")
 

@@ -14,6 +14,9 @@ from structmax import backends
 from structmax.contract import RETURNS
 from structmax.numerics import compilation, kernel_numba
 
+# processes of their own, and compilation
+pytestmark = pytest.mark.thorough
+
 COUNT = """
 import json, sys, torch, structmax
 from numba.core import event

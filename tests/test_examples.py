@@ -3,6 +3,11 @@
 import runpy
 from pathlib import Path
 
+import pytest
+
+# whole scripts
+pytestmark = pytest.mark.thorough
+
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 

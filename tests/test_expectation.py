@@ -443,6 +443,7 @@ SURROGATES = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TABLE)
 def test_every_estimator_on_every_structure(name):
     """With a batch and without: the batch shape, finite values, finite gradients."""

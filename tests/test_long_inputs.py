@@ -5,6 +5,9 @@ import torch
 
 import structmax
 
+# long inputs
+pytestmark = pytest.mark.thorough
+
 
 def check(structure, *shapes):
     generator = torch.Generator().manual_seed(0)

@@ -5,6 +5,9 @@ import torch
 
 import structmax
 
+# transforms of every structure
+pytestmark = pytest.mark.thorough
+
 LENGTHS = torch.tensor([4, 2, 3])
 
 

@@ -12,6 +12,9 @@ import torch
 import structmax
 from structmax.numerics import kernel_numba, rows
 
+# processes of their own
+pytestmark = pytest.mark.thorough
+
 CALLS = {
     "sparsemax": structmax.sparsemax,
     "entmax15": structmax.entmax15,

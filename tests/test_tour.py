@@ -9,6 +9,9 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+# a whole script
+pytestmark = pytest.mark.thorough
+
 TOUR = Path(__file__).parent.parent / "examples" / "tour.py"
 
 

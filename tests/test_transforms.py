@@ -5,6 +5,9 @@ import torch
 
 import structmax
 
+# transforms of every mapping
+pytestmark = pytest.mark.thorough
+
 SIMPLEX = structmax.Simplex()
 TARGET = torch.tensor([1, 0, 3])
 
