@@ -8,13 +8,15 @@ from fuzzing.measures import targets
 from fuzzing.questions import dot, finite
 from fuzzing.trial import Trial
 from fuzzing.truth import Truth
+from structmax.inference.composed import widened
 
 
 def wide(t: Trial) -> Truth:
     """The truth for what is solved in float64, whatever the dtype of the scores."""
     if t.truth.kernel == torch.float64:
         return t.truth
-    return Truth(t.structure, t.structure.tensors(t.scores), torch.float64)
+    tensors = t.structure.tensors(t.parts_of(widened(t.raw)))
+    return Truth(t.structure, tensors, torch.float64, t.structure.tensors(t.scores))
 
 
 def regular(t: Trial) -> Tensor:

@@ -127,7 +127,7 @@ def _widening(engine: Callable[..., Any]) -> Callable[..., Callable[..., tuple[T
     `ask(wide, *tensors, **fields)` says in `wide` (B,) which these are. Where every path is as bad as the smallest
     float64 its exponent of two is none; logarithms, which `engine` adds, just fit.
     """
-    beyond = by_recursion("MonotoneAlignment", reference, engine.__name__, engine)
+    beyond = by_recursion("monotone_alignment", reference, engine.__name__, engine)
 
     def wrap(ask: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
         @functools.wraps(ask)
