@@ -61,7 +61,7 @@ def estimators(t: Trial) -> None:
         finite(t, f"{what} gradient", result.value.sum(), leaves)
     if isinstance(estimator, structmax.Enumerate):
         sure = truth.some & ~truth.vague
-        most, mean = (seen(t.unrows(x, torch.float64)).reshape(t.count, -1) for x in (truth.often, truth.mean))
+        most, mean = (seen(t.unrows(x, torch.float64)).reshape(truth.mean.shape) for x in (truth.often, truth.mean))
         slack = (truth.base + truth.delta + 16 * torch.finfo(t.dtype).eps) * (1 + most @ weight.abs())
         want = mean @ weight
         t.same(what, torch.where(sure, got, 0.0), torch.where(sure, want, 0.0), slack)

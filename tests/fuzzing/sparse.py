@@ -77,7 +77,8 @@ def optimal(t: Trial, what: str, mean: Tensor, temperature: float, counted: Tens
     truth = wide(t)
     usable = (truth.y * truth.feasible.unsqueeze(-1)).amax(-2) > 0
     theta = torch.where(usable, truth.theta, 0.0)
-    t.wrong(what, "mass on what no feasible structure has", (mean != 0) & ~usable)
+    # where all sums overflow, a projection that forms none of them may be a point
+    t.wrong(what, "mass on what no feasible structure has", (mean != 0) & ~usable & ~truth.lost.unsqueeze(-1))
     g = theta - temperature * mean * counted
     each = torch.where(truth.feasible, torch.einsum("bmp,bp->bm", truth.y, g), -torch.inf)
     reached = (g * mean).sum(-1)

@@ -3,6 +3,7 @@
 The order of matchings does not change when all scores are divided by a power of two, and no digit is lost.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -47,24 +48,56 @@ def ranked_with_room(search: Callable[..., tuple[Tensor, Tensor]]) -> Callable[.
 
 
 def projected_within_reach(project: Callable[..., Tensor], argmax: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A projection that sees scores far from 0 brought within reach: the gain of n pairs in −½‖μ‖² is n at most."""
+    """A projection that sees scores far from 0 brought within reach: n pairs change −½‖μ‖² by n at most."""
 
-    def projected(scores: Tensor, *, rows: Tensor, columns: Tensor, partial: bool) -> Tensor:
-        sizes: dict[str, Any] = {"rows": rows, "columns": columns, "partial": partial}
-        if bool(_far(scores).any()):
-            scores = scores if partial else _without_shared(scores, rows, columns)
-            scores = within_reach(scores, argmax(scores, **sizes), float(min(scores.shape[1:])), **sizes)
-        return project(scores, **sizes)
+    def projected(scores: Tensor, **sizes: Any) -> Tensor:
+        if not bool(_far(scores, 1.0).any()):
+            return project(scores, **sizes)
+        return project(_brought_near(scores, argmax, min(scores.shape[1:]) + 1.0, 1.0, **sizes)[0], **sizes)
 
     return projected
 
 
-def _without_shared(scores: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def sinkhorn_within_reach(
+    sinkhorn: Callable[..., tuple[Tensor, ...]], argmax: Callable[..., Tensor]
+) -> Callable[..., tuple[Tensor, ...]]:
+    """The same for entropic matchings. In a cycle of n pairs that is l worse than the best matching, in temperatures,
+    one has a share of exp(−l / n) at most: nothing, in float64, for l beyond 800 n."""
+
+    @functools.wraps(sinkhorn)
+    def solved(
+        scores: Tensor, *, rows: Tensor, columns: Tensor, partial: bool, temperature: float, **how: Any
+    ) -> tuple[Tensor, ...]:
+        sizes: dict[str, Any] = {"rows": rows, "columns": columns, "partial": partial}
+        lost = None
+        if bool(_far(scores, temperature).any()):
+            reach = 800.0 * min(scores.shape[1:]) * temperature
+            scores, lost = _brought_near(scores, argmax, reach, temperature, **sizes)
+        parts, value, *report = sinkhorn(scores, **sizes, temperature=temperature, **how)
+        return parts, value if lost is None else value + lost, *report
+
+    return solved
+
+
+def _brought_near(
+    scores: Tensor, argmax: Callable[..., Tensor], reach: float, unit: float, **sizes: Any
+) -> tuple[Tensor, Tensor]:
+    """Scores within reach, and what the matchings within reach lost: (B, N, M) and (B,)."""
+    shared = scores if sizes["partial"] else _without_shared(scores, unit, sizes["rows"], sizes["columns"])
+    best = argmax(shared, **sizes)
+    score = torch.where(best > 0, scores, 0.0).sum((1, 2))
+    near = within_reach(shared, best, reach, unit, **sizes)
+    lost = torch.where(best > 0, scores - near, 0.0).sum((1, 2))
+    # a sum of finite scores may be −inf in their dtype
+    return near.masked_fill((score == -math.inf)[:, None, None], -math.inf), lost
+
+
+def _without_shared(scores: Tensor, unit: float, rows: Tensor, columns: Tensor) -> Tensor:
     """Lines whose sum is 1 in each matching, and whose scores are all far below 0, less the best of them."""
     inside = _inside(scores, rows, columns)
     for dim, tight in ((2, rows <= columns), (1, columns <= rows)):
         best = torch.where(inside, scores, -math.inf).amax(dim, keepdim=True)
-        scores = scores - torch.where(tight[:, None, None] & _far(best) & (best < 0), best, 0.0)
+        scores = scores - torch.where(tight[:, None, None] & _far(best, unit) & (best < 0), best, 0.0)
     return scores
 
 
@@ -75,8 +108,12 @@ def _inside(scores: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return in_rows.unsqueeze(2) & (torch.arange(M, device=scores.device) < columns.unsqueeze(1)).unsqueeze(1)
 
 
-def within_reach(scores: Tensor, best: Tensor, reach: float, *, rows: Tensor, columns: Tensor, partial: bool) -> Tensor:
+def within_reach(
+    scores: Tensor, best: Tensor, reach: float, unit: float, *, rows: Tensor, columns: Tensor, partial: bool
+) -> Tensor:
     """Scores of about the size of `reach` that have the same solution, given a best matching: (B, N, M).
+
+    Instances without scores beyond FAR units are left as they are.
 
     Let u and v be the prices of the best matching: u ⊕ v ≥ θ, with equality at its pairs, and 0 for who is single in
     it. A solution differs from it by alternating cycles and paths. Each loses what its pairs are below u ⊕ v, and the
@@ -103,16 +140,13 @@ def within_reach(scores: Tensor, best: Tensor, reach: float, *, rows: Tensor, co
     u = torch.where(single, 0.0, own - torch.where(chosen, v, 0.0).sum(2, keepdim=True))
     # Prices round to their own last digit, but what is chosen is not below them, and nothing is above.
     below = torch.where(chosen, 0.0, (x - u - v).clamp_max(0.0)) * ROOM
-    low = [t.mul(ROOM).clamp_max(2 * reach + 1) for t in (u, v)]
-    near = below.masked_fill(below < -reach - 1, -math.inf) + (low[0] if partial else 0.0) + low[1]
-    if not partial:
-        # no matching, or none whose score is finite
-        near = near.masked_fill((single & (x > -math.inf).any(2, keepdim=True)).any(1, keepdim=True), -math.inf)
+    low = [t.mul(ROOM).clamp_max(2 * reach) for t in (u, v)]
+    near = below.masked_fill(below < -reach, -math.inf) + (low[0] if partial else 0.0) + low[1]
     near = torch.where(turned, near.mT, near)[:, :N, :M].to(scores.dtype)
     # others of the batch keep their scores as they are, and so does who has NaN or +inf
-    far = (inside & _far(scores)).flatten(1).any(1) & ~best.isnan().flatten(1).any(1)
+    far = (inside & _far(scores, unit)).flatten(1).any(1) & ~best.isnan().flatten(1).any(1)
     return torch.where(far[:, None, None] & inside, near, scores)
 
 
-def _far(scores: Tensor) -> Tensor:
-    return (scores.abs() > FAR) & scores.isfinite()
+def _far(scores: Tensor, unit: float) -> Tensor:
+    return (scores.abs() > FAR * unit) & scores.isfinite()
