@@ -201,3 +201,12 @@ def test_masks_on_every_matching(backend, lowest):
     torch.testing.assert_close(got, share, rtol=0, atol=1e-12)
     single = structmax.sparse_marginals(rivals + 0.3, structmax.Matching(partial=True), backend=backend)
     torch.testing.assert_close(single, torch.tensor([[0.3, 0, 0]] * 2, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+@on_each_backend
+@pytest.mark.parametrize("offset", [1e6, -1e6])
+def test_a_shared_offset_counts_nothing(backend, offset):
+    for x in (normal(5, 3, 1), normal(5, 2, 4)):
+        want = structmax.sparse_marginals(x, structmax.Matching(), backend=backend)
+        got = structmax.sparse_marginals(x + offset, structmax.Matching(), backend=backend)
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-8)
