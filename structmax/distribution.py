@@ -135,18 +135,21 @@ def _own_slope(tensors: tuple[Tensor, ...], number: int, structure: AbstractStru
     """∂μ_i/∂θ_i, the diagonal of the Hessian of log Z, for the parts of one tensor: in its shape."""
     event = tensors[number].shape[len(structure.batch_shape(structure.parts(tensors))) :]
 
+    # Numbers that share one place in memory have no derivatives of their own.
+    scores = tensors[number].contiguous()
+
     def mean(own: Tensor) -> Tensor:
         moved = (*tensors[:number], own, *tensors[number + 1 :])
         return structure.tensors(marginals(structure.parts(moved), structure))[number]
 
     def slope(direction: Tensor) -> Tensor:
-        along = torch.func.jvp(mean, (tensors[number],), (direction.expand(tensors[number].shape),))[1]
+        along = torch.func.jvp(mean, (scores,), (direction.expand(scores.shape),))[1]
         return (along * direction).flatten(along.dim() - len(event)).sum(-1)
 
     size = event.numel()
     basis = torch.eye(size, dtype=tensors[0].dtype, device=tensors[0].device).reshape(size, *event)
     slopes = torch.vmap(slope, chunk_size=64)(basis)
-    return slopes.movedim(0, -1).reshape(tensors[number].shape)
+    return slopes.movedim(0, -1).reshape(scores.shape)
 
 
 @register_kl(Distribution, Distribution)

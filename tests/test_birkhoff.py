@@ -178,3 +178,35 @@ def test_one_and_many_threads_agree():
         assert torch.equal(structmax.sparse_marginals(x, structmax.Matching()), many)
     finally:
         torch.set_num_threads(threads)
+
+
+@on_each_backend
+@pytest.mark.parametrize("lowest", [-1e9, -1e15, -1e30, -1.7e308])
+def test_masks_on_every_matching(backend, lowest):
+    """A row of one mask is a row of one score; where two rows have one good column, they share it and all others."""
+    x = normal(3, 3)
+    lost = x.clone()
+    lost[1] = 0
+    masked = lost.clone()
+    masked[1] = lowest
+    matching = structmax.Matching()
+    want = structmax.sparse_marginals(lost, matching, backend=backend)
+    for turned in (False, True):
+        given = masked.mT if turned else masked
+        got = structmax.sparse_marginals(given, matching, backend=backend)
+        torch.testing.assert_close(got.mT if turned else got, want, rtol=0, atol=1e-12)
+    rivals = torch.tensor([[0, lowest, lowest], [0, lowest, lowest]], dtype=torch.float64)
+    share = torch.tensor([[0.5, 0.25, 0.25]] * 2, dtype=torch.float64)
+    got = structmax.sparse_marginals(rivals, matching, backend=backend)
+    torch.testing.assert_close(got, share, rtol=0, atol=1e-12)
+    single = structmax.sparse_marginals(rivals + 0.3, structmax.Matching(partial=True), backend=backend)
+    torch.testing.assert_close(single, torch.tensor([[0.3, 0, 0]] * 2, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+@on_each_backend
+@pytest.mark.parametrize("offset", [1e6, -1e6])
+def test_a_shared_offset_counts_nothing(backend, offset):
+    for x in (normal(5, 3, 1), normal(5, 2, 4)):
+        want = structmax.sparse_marginals(x, structmax.Matching(), backend=backend)
+        got = structmax.sparse_marginals(x + offset, structmax.Matching(), backend=backend)
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-8)

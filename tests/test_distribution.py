@@ -222,3 +222,16 @@ def test_validation_passes_over_padding() -> None:
     bits, x = structmax.Bits(torch.tensor(1)), torch.tensor([0.0, math.nan])
     p = Distribution(x, bits, validate_args=True)
     close(p.log_prob(torch.tensor([1.0, math.nan])), -math.log(2), 1e-6)
+
+
+def test_the_variance_of_scores_that_share_memory() -> None:
+    edges = torch.tensor([0, 0]), torch.tensor([-1, -1]), torch.tensor([0, 1])
+    structure, x = structmax.Hypergraph(*edges), normal(1, 3, 2)
+    shared = Distribution(x.expand(2, 3, 2), structure).variance
+    close(shared, Distribution(x.repeat(2, 1, 1), structure).variance, 0.0)
+
+
+def test_no_instances_with_goals_of_their_own() -> None:
+    edges = torch.tensor([0, 0]), torch.tensor([-1, -1]), torch.tensor([0, 1])
+    structure = structmax.Hypergraph(*edges, goal=torch.zeros(0, dtype=torch.int64))
+    assert Distribution(torch.zeros(0, 2), structure).sample((3,)).shape == (3, 0, 2)

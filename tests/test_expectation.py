@@ -583,3 +583,14 @@ def test_errors(call, error, words):
 
 def ask(estimator=structmax.Enumerate(), f=lambda z, _: z[:, 0], structure=structmax.Simplex(), scores=None):  # noqa: B008
     return structmax.expect(f, torch.zeros(2, 3) if scores is None else scores, structure, estimator)
+
+
+@pytest.mark.parametrize("estimator", [structmax.SampleWithoutReplacement(3), structmax.SumAndSample(2)])
+def test_masks_on_every_structure(estimator):
+    """Sums of −1e30 and more round to anything: probabilities stay below 1."""
+    x = -1e30 * torch.randint(1, 9, (8, 9, 2), generator=torch.Generator().manual_seed(0)).float().requires_grad_()
+    structure = structmax.ShiftReduce()
+    value = structmax.expect(lambda y, _: y.flatten(1)[:, :5].sum(-1), x, structure, estimator).value
+    assert value.detach().isfinite().all()
+    (gradient,) = torch.autograd.grad(value.sum(), x)
+    assert gradient.isfinite().all()

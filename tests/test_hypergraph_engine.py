@@ -334,3 +334,13 @@ def test_too_little_noise_is_refused(name):
     case = Case(18)
     with pytest.raises(ValueError, match="a number for each decision"):
         getattr(engine, name)(case.x, torch.zeros(len(case.x), 1, 1, dtype=torch.float64), **case.graph)
+
+
+def test_log_probabilities_beyond_the_dtype():
+    """A draw without replacement may end with a member of probability exp(−6e38): −inf in float32."""
+    tails, parts = torch.tensor([[-1], [-1], [0], [0]]), torch.tensor([[0], [1], [2], [3]])
+    edges = Hyperedges.of(torch.tensor([0, 0, 1, 1]), tails, parts, 2)
+    x, noise = torch.tensor([[-3e38, 0.0, -3e38, 0.0]]), torch.zeros(1, 4, 2)
+    for module in (hypergraph_walks, engine):
+        logs = module.sample_without_replacement(x, goal=torch.tensor([1]), noise=noise, **edges._asdict())[1]
+        torch.testing.assert_close(logs, torch.tensor([[0.0, -3e38, -3e38, -math.inf]]))

@@ -278,3 +278,22 @@ def test_hard_gumbel_sinkhorn_has_the_gradient_of_the_soft_one():
 def test_gumbel_sinkhorn_errors():
     with pytest.raises(ValueError, match="`noise_scale` should be ≥ 0"):
         structmax.gumbel_sinkhorn(normal(3, 3), noise_scale=-1.0)
+
+
+@pytest.mark.parametrize("backend", ["numba", "reference"])
+@pytest.mark.parametrize("lowest", [-1e15, -1e30, -1.7e308])
+def test_masks_on_every_matching(backend, lowest):
+    """A row of one mask is a row of one score; where two rows have one good column, they share it and all others."""
+    x = torch.tensor([[0.3, -0.2, 1.0], [0.0, 0.0, 0.0], [0.5, 0.1, -0.4]], dtype=torch.float64)
+    masked = x.clone()
+    masked[1] = lowest
+    want = structmax.sinkhorn(x, temperature=0.5, backend=backend)
+    got = structmax.sinkhorn(masked, temperature=0.5, backend=backend)
+    torch.testing.assert_close(got.marginals, want.marginals, rtol=0, atol=1e-9)
+    torch.testing.assert_close(got.value, want.value + lowest)
+    rivals = torch.tensor([[0.0, lowest, lowest], [0.0, lowest, lowest]], dtype=torch.float64)
+    share = torch.tensor([[0.5, 0.25, 0.25]] * 2, dtype=torch.float64)
+    got = structmax.sinkhorn(rivals, backend=backend).marginals
+    torch.testing.assert_close(got, share, rtol=0, atol=1e-9)
+    none = torch.full((2, 2), -1.7e308, dtype=torch.float64)
+    assert not structmax.sinkhorn(none, backend=backend).marginals.any()

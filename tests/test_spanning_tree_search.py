@@ -236,3 +236,26 @@ def test_an_empty_batch():
     assert structmax.max_marginals(scores, structure).shape == (0, 4, 4)
     assert structmax.sample(scores, structure, (3,)).shape == (3, 0, 4, 4)
     assert structmax.sample_without_replacement(scores, structure, 3).log_probs.shape == (3, 0)
+
+
+def test_no_tree_follows_those_whose_sum_is_a_number():
+    """Two arcs of the lowest float32 are −inf together: such a tree is no member."""
+    x = torch.full((3, 3), torch.finfo(torch.float32).min)
+    x[0, 1] = 0.0
+    best = structmax.topk(x, SpanningTree(single_root=False), 3)
+    assert torch.equal(best.values.isfinite(), torch.tensor([True, True, False]))
+    assert not best.parts[2].any()
+
+
+def test_the_reference_has_sums_beyond_its_dtype():
+    """It adds Python's floats, which have no end at that of float32."""
+    x = torch.full((4, 4), torch.finfo(torch.float32).min)
+    x[0, 1] = x[0, 2] = 0.0
+    tree = SpanningTree(single_root=False)
+    best = structmax.topk(x, tree, 4, backend="reference")
+    assert torch.equal(best.values, structmax.topk(x, tree, 4).values)
+    assert best.parts.any(-1).any(-1).tolist() == best.values.isfinite().tolist() == [True] * 3 + [False]
+    most = structmax.max_marginals(x, tree, backend="reference")
+    assert torch.equal(most, structmax.max_marginals(x, tree))
+    drawn = structmax.sample_without_replacement(x, tree, 4, backend="reference")
+    assert drawn.parts.any(-1).any(-1).sum() == 3

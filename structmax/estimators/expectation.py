@@ -84,6 +84,8 @@ class Problem:
         """
         log_p = log_prob(self.named, self.structure, parts, backend=self.backend)
         feasible = ~log_p.isneginf()
+        # Where every structure has a mask of −1e30, a difference of such sums may be far above 0.
+        log_p = log_p - log_p.detach().clamp_min(0.0)
         return log_p.masked_fill(~feasible, 0.0), feasible
 
 

@@ -71,7 +71,7 @@ class SampleWithoutReplacement(AbstractEstimator):
         there = ~drawn.log_probs.isneginf()
         losses = problem.losses(drawn.parts, there)
         log_p, _ = problem.log_prob(drawn.parts)
-        p = log_p.detach().double().exp().where(there, 0.0)
+        p = drawn.log_probs.double().exp()
         first, second = (chance.to(losses.dtype) for chance in order_chances(p))
         constant = losses.detach()
         baseline = p.to(losses.dtype) * constant + torch.einsum("st...,t...->s...", second, constant)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from structmax.numerics.exact_sum import in_dtype
 from structmax.numerics.hyperedges import Hyperedges
 from structmax.numerics.hypergraph import _planned, _smoothed_max, _values, _walk_probabilities
 
@@ -121,7 +122,7 @@ def sample_without_replacement(
                     if part >= 0:
                         drawn[b, s, part] += 1
                 stack.extend(tail for tail in reversed(tails_of[edge]) if tail >= 0)
-            logs[b, s] = log_p
+            logs[b, s] = in_dtype(log_p, x.dtype)
             prefix.left = -math.inf
             for above, own, start in reversed(path):
                 above.left = _log_sum(above.shares(own, start))

@@ -1,5 +1,7 @@
 """Estimators and distributions over a structure: right where they are exact, finite where they are chance."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -39,8 +41,13 @@ def estimators(t: Trial) -> None:
     what = f"expect {type(estimator).__name__}"
     given, leaves = t.leaves()
 
-    def f(parts: object, index: Tensor) -> Tensor:
-        return flat(t.structure.tensors(parts), t.structure).double() @ weight
+    def seen(parts: Any) -> Tensor:
+        # what a person sees: `tensors` of the structure, with its lengths and masks, would take the whole batch
+        found = (parts,) if isinstance(parts, Tensor) else tuple(part for part in parts if part is not None)
+        return flat(found, t.structure).double()
+
+    def f(parts: Any, index: Tensor) -> Tensor:
+        return seen(parts) @ weight
 
     try:
         result = structmax.expect(f, given, t.structure, estimator, generator=t.generator, backend=t.backend)
@@ -54,8 +61,9 @@ def estimators(t: Trial) -> None:
         finite(t, f"{what} gradient", result.value.sum(), leaves)
     if isinstance(estimator, structmax.Enumerate):
         sure = truth.some & ~truth.vague
-        slack = (truth.base + truth.delta + 16 * torch.finfo(t.dtype).eps) * (1 + (truth.often * weight.abs()).sum(-1))
-        want = truth.mean @ weight
+        most, mean = (seen(t.unrows(x, torch.float64)).reshape(truth.mean.shape) for x in (truth.often, truth.mean))
+        slack = (truth.base + truth.delta + 16 * torch.finfo(t.dtype).eps) * (1 + most @ weight.abs())
+        want = mean @ weight
         t.same(what, torch.where(sure, got, 0.0), torch.where(sure, want, 0.0), slack)
 
 

@@ -8,13 +8,15 @@ from fuzzing.measures import targets
 from fuzzing.questions import dot, finite
 from fuzzing.trial import Trial
 from fuzzing.truth import Truth
+from structmax.inference.composed import widened
 
 
 def wide(t: Trial) -> Truth:
     """The truth for what is solved in float64, whatever the dtype of the scores."""
     if t.truth.kernel == torch.float64:
         return t.truth
-    return Truth(t.structure, t.structure.tensors(t.scores), torch.float64)
+    tensors = t.structure.tensors(t.parts_of(widened(t.raw)))
+    return Truth(t.structure, tensors, torch.float64, t.structure.tensors(t.scores))
 
 
 def regular(t: Trial) -> Tensor:
@@ -75,7 +77,8 @@ def optimal(t: Trial, what: str, mean: Tensor, temperature: float, counted: Tens
     truth = wide(t)
     usable = (truth.y * truth.feasible.unsqueeze(-1)).amax(-2) > 0
     theta = torch.where(usable, truth.theta, 0.0)
-    t.wrong(what, "mass on what no feasible structure has", (mean != 0) & ~usable)
+    # where all sums overflow, a projection that forms none of them may be a point
+    t.wrong(what, "mass on what no feasible structure has", (mean != 0) & ~usable & ~truth.lost.unsqueeze(-1))
     g = theta - temperature * mean * counted
     each = torch.where(truth.feasible, torch.einsum("bmp,bp->bm", truth.y, g), -torch.inf)
     reached = (g * mean).sum(-1)

@@ -14,6 +14,8 @@ from fuzzing import scores
 from fuzzing.structures import MAKERS
 from fuzzing.truth import Truth
 from structmax import backends
+from structmax.backends import HALF
+from structmax.inference.composed import widened
 from structmax.inference.question import flat, unflat
 
 BATCHES = [(32,), (32,), (32,), (32,), (48,), (4, 8), (), (1,), (3,), (2, 2), (2, 1, 3), (0,)]
@@ -95,8 +97,19 @@ class Trial(Report):
         self.structure = subject.structure
         self.base, self.mask = rng.choice(scores.BASES), rng.choice(scores.MASKS)
         self.raw = self.draw(subject.shapes, self.base, self.mask)
-        self.truth = Truth(self.structure, self.structure.tensors(self.parts_of(self.raw)))
+        if self.dtype in HALF:
+            self.truth = self.half_truth()
+        else:
+            self.truth = Truth(self.structure, self.structure.tensors(self.scores))
         self.count = len(self.truth.theta)
+
+    def half_truth(self) -> Truth:
+        """By scores widened before the structure forms any sum of them, none of which half precision cannot hold."""
+        while True:
+            narrow, wide = self.structure.tensors(self.scores), self.structure.tensors(self.parts_of(widened(self.raw)))
+            if not any(bool((n.isinf() & w.isfinite()).any()) for n, w in zip(narrow, wide, strict=True)):
+                return Truth(self.structure, wide, narrow=narrow)
+            self.raw = tuple(None if t is None else t / 2 for t in self.raw)
 
     def draw(self, shapes: tuple[Any, ...], base: str, mask: str) -> tuple[Tensor | None, ...]:
         """Scores of these shapes, with anything where no structure looks."""
@@ -164,11 +177,11 @@ class Trial(Report):
             raise AssertionError(f"the answer has shape {tuple(answer.shape)}, the batch is {self.batch}")
         return answer.reshape(*front, self.count).movedim(-1, 0).detach().double()
 
-    def unrows(self, vectors: Tensor) -> Any:
-        """The way back: parts of vectors (front, B, P), in the dtype of the scores."""
+    def unrows(self, vectors: Tensor, dtype: torch.dtype | None = None) -> Any:
+        """The way back: parts of vectors (front, B, P), in the dtype of the scores or another."""
         like = self.structure.tensors(self.scores)
         front = vectors.shape[:-2]
-        shaped = vectors.reshape(*front, *self.batch, vectors.shape[-1]).to(self.dtype)
+        shaped = vectors.reshape(*front, *self.batch, vectors.shape[-1]).to(dtype or self.dtype)
         return self.structure.parts(unflat(shaped, like, self.structure))
 
     def pulled(self, vectors: Tensor) -> list[Tensor]:

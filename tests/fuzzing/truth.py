@@ -53,11 +53,14 @@ class Truth:
     """
 
     def __init__(
-        self, structure: AbstractStructure, tensors: tuple[Tensor, ...], kernel: torch.dtype | None = None
+        self,
+        structure: AbstractStructure,
+        tensors: tuple[Tensor, ...],
+        kernel: torch.dtype | None = None,
+        narrow: tuple[Tensor, ...] | None = None,
     ) -> None:
         self.structure = structure
-        self.out = tensors[0].dtype
-        self.kernel = kernel or (torch.float64 if self.out == torch.float64 else torch.float32)
+        self.kernel = kernel or (torch.float64 if tensors[0].dtype == torch.float64 else torch.float32)
         self.members, counts = members_of(structure, tensors)
         self.real = torch.arange(self.members.shape[1]) < counts.unsqueeze(-1)
         self.y = self.members.clamp_min(0.0)
@@ -79,13 +82,17 @@ class Truth:
         # Nothing but sums that overflow: a kernel that forms no such sum may answer with one of them.
         self.lost = ~self.some & ~self.forbidden.all(-1)
         size = np.where(np.isneginf(exact), 0, np.abs(terms).sum(-1)).astype(np.float64)
+        self.unit = UNITS * info.eps
+        if narrow is not None:
+            # Sums that the structure itself forms, as of start and unary scores, are rounded to half precision where a
+            # question is asked alone, and not where an answer is composed in float32: either is right.
+            lost = (flat(narrow, structure).double().reshape(self.theta.shape) - self.theta).abs().nan_to_num()
+            size = size + torch.einsum("bmp,bp->bm", self.y, lost).numpy() / self.unit
         self.size = torch.as_tensor(np.nan_to_num(size, posinf=info.max))
         best = exact.max(-1, keepdims=True, initial=-np.inf)
         lead = np.where(np.isneginf(exact), -np.inf, exact - np.where(np.isneginf(best), 0, best))
         self.lead = torch.as_tensor(lead.astype(np.float64))
         self.best = torch.as_tensor(best[:, 0].astype(np.float64))
-        eps = info.eps
-        self.unit = UNITS * eps
         # Who takes part in sums of exponentials: all within 60 of the best, and within the rounding of the best.
         of_best = torch.where(self.lead == 0, self.size, 0.0).amax(-1, keepdim=True)
         takes_part = self.feasible & (self.lead > -60 - self.unit * of_best)

@@ -12,8 +12,14 @@ from structmax.structures.matching.kernel_numba_sparsemap import sparsemap as sp
 from structmax.structures.matching.kernel_numba_transport import potentials as potentials
 from structmax.structures.matching.kernel_numba_transport import project as _project
 from structmax.structures.matching.kernel_numba_transport import project_jvp as project_jvp
-from structmax.structures.matching.kernel_numba_transport import sinkhorn as sinkhorn
-from structmax.structures.matching.range import best_with_room, projected_within_reach, ranked_with_room, with_room
+from structmax.structures.matching.kernel_numba_transport import sinkhorn as _sinkhorn
+from structmax.structures.matching.range import (
+    best_with_room,
+    projected_within_reach,
+    ranked_with_room,
+    sinkhorn_within_reach,
+    with_room,
+)
 
 ON_HOST = ("argmax", "topk", "max_marginals", "project", "project_jvp", "sparsemap")
 
@@ -158,3 +164,4 @@ def max_marginals(scores: Tensor, *, rows: Tensor, columns: Tensor, partial: boo
 
 
 project = projected_within_reach(_project, argmax)
+sinkhorn = sinkhorn_within_reach(_sinkhorn, argmax)

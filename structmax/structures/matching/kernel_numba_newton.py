@@ -128,6 +128,20 @@ def _foresee(weights, u, v, sums, lines, excess, direction, held, held_lines, ti
 
 
 @compiled()
+def _level(table):
+    """The score nearest to 0 between the least and the greatest: Newton's steps are too short for a way from far off.
+
+    A number that all scores share counts nothing where each item has the sum 1, but single lines have 0.
+    """
+    low, high = np.inf, -np.inf
+    for j in range(len(table)):
+        for i in range(table.shape[1]):
+            score = table[j, i]
+            low, high = min(low, score if score > -np.inf else np.inf), max(high, score)
+    return min(max(0.0, low), high)
+
+
+@compiled()
 def _scale(table, u, v, factor):
     for j in range(len(table)):
         v[j] *= factor
@@ -192,8 +206,9 @@ def descend(start, stop, tables, rows, columns, partial, sparse, tol, max_iter, 
         lines, excess, moves, held_lines = vectors[5], vectors[6], vectors[7], flags[0]
         spread = report[3]
         report[3] = ROUNDING * (spread + SPREAD)
+        level = _level(table) if tight and not tight_lines else 0.0
         for i in range(n):
-            u[i] = direction[i] = 0.0
+            u[i], direction[i] = level, 0.0
         for j in range(m):
             v[j] = np.inf
         stages = max(0, math.ceil(math.log(spread / SPREAD) / math.log(GROWTH))) if spread > SPREAD else 0

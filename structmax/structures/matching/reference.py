@@ -11,12 +11,18 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.exact_sum import exact_sum
-from structmax.structures.matching.range import best_with_room, projected_within_reach, ranked_with_room, with_room
+from structmax.structures.matching.range import (
+    best_with_room,
+    projected_within_reach,
+    ranked_with_room,
+    sinkhorn_within_reach,
+    with_room,
+)
 from structmax.structures.matching.transport import examples as transport_examples
 from structmax.structures.matching.transport import potentials as potentials
 from structmax.structures.matching.transport import project as _project
 from structmax.structures.matching.transport import project_jvp as project_jvp
-from structmax.structures.matching.transport import sinkhorn as sinkhorn
+from structmax.structures.matching.transport import sinkhorn as _sinkhorn
 
 Table = list[list[float]]
 Pairs = list[tuple[int, int]]
@@ -189,6 +195,7 @@ def _best_between(
 
 
 project = projected_within_reach(_project, argmax)
+sinkhorn = sinkhorn_within_reach(_sinkhorn, argmax)
 
 
 def examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any]]]:

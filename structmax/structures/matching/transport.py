@@ -161,12 +161,15 @@ def _descend(
     rounding = ROUNDING * (spread + SPREAD)
     most = float(spread.max()) if len(spread) else 0.0
     stages = math.ceil(math.log(most / SPREAD, GROWTH)) if most > SPREAD else 0
-    u, passes = table.new_zeros(table.shape[:2]), torch.zeros_like(spread)
+    # Newton's steps are too short for a way from far off: the score nearest to 0 between the least and the greatest
+    least, greatest = (table.masked_fill(~finite, end).flatten(1) for end in (math.inf, -math.inf))
+    level = torch.minimum(least.amin(1).clamp_min(0.0), greatest.amax(1)).nan_to_num(posinf=0.0, neginf=0.0)
+    u, passes = torch.where(tight[0], level[:, None], 0.0), torch.zeros_like(spread)
     scale = torch.ones_like(spread)
     for stage in range(stages + 1):
         last = stage == stages
         before, scale = scale, (SPREAD * GROWTH**stage / spread).clamp_max(1.0) if not last else torch.ones_like(spread)
-        u = u * (scale / before)[:, None] if stage else u
+        u = u * (scale / before)[:, None]
         loose = rounding.clamp_min(tol if last else STAGE_TOLERANCE)
         out = _stage(table * scale[:, None, None], u, tight, sparse, loose, max_iter - passes)
         u, passes = out[0], passes + out[-1]

@@ -203,6 +203,9 @@ def _ranks(start, stop, arc, lengths, single_root, value, out):
             continue
         for rank in range(_rank(base, n, labels, single_root, sets, constraints, theta, space)):
             value[b, rank] = values[rank]
+            # as a number of the scores' dtype
+            if value[b, rank] == -np.inf:
+                break
             for m in range(1, n + 1):
                 out[b, rank, trees[rank, m] // width, trees[rank, m] % width] = 1.0
 

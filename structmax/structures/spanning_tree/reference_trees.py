@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.arcs import as_arcs, from_arcs, usable
-from structmax.numerics.exact_sum import exact_sum
+from structmax.numerics.exact_sum import exact_sum, in_dtype
 
 Table = list[list[list[float]]]
 Tree = list[tuple[int, int, int]]
@@ -134,8 +134,7 @@ def argmax(arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -
     arc, used, every = tables(arc, lengths, directed)
     best = [table if table is None else [_best_tree(table, single_root) or []] for table in every]
     for table, trees in zip(every, best, strict=True):
-        # as a number of the scores' dtype
-        if table is not None and trees is not None and score_of(table, trees[0]) < torch.finfo(arc.dtype).min:
+        if table is not None and trees is not None and in_dtype(score_of(table, trees[0]), arc.dtype) == -math.inf:
             trees[0] = []
     return parts_of(arc, used, best, 1, directed).squeeze(1)
 
@@ -149,7 +148,9 @@ def topk(arc: Tensor, *, k: int, lengths: Tensor, single_root: bool, directed: b
             value[b] = math.nan
             continue
         for rank, tree in enumerate(some):
-            value[b, rank] = score_of(table, tree)
+            value[b, rank] = in_dtype(score_of(table, tree), arc.dtype)
+        # a sum of finite scores may be −inf in their dtype
+        del some[int(value[b].isfinite().sum()) :]
     return value.to(arc.device), parts_of(arc, used, trees, k, directed)
 
 
@@ -184,5 +185,5 @@ def max_marginals(arc: Tensor, *, lengths: Tensor, single_root: bool, directed: 
             some = _constrained(table, [(h, m, label)], [])
             tree = _best_tree(some, single_root)
             if tree is not None:
-                best[b, h, m, label] = score_of(some, tree)
+                best[b, h, m, label] = in_dtype(score_of(some, tree), arc.dtype)
     return best_of_both(best.to(arc.device).reshape(arc.shape), directed)

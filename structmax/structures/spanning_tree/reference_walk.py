@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from structmax.numerics.exact_sum import in_dtype
 from structmax.structures.spanning_tree.reference_trees import Table, Tree, parts_of, score_of, tables
 
 # Logarithms of weights, [m][h].
@@ -218,11 +219,11 @@ def sample_without_replacement(
         for s, row in enumerate(rows):
             if some and left.get((), 0.0) > -math.inf:
                 tree, logs = _draw_anew(table, some, row, size, left)
-                # What follows is worse: sums that are −inf.
-                if score_of(table, tree) == -math.inf:
+                # What follows is worse: sums that are no numbers of the scores' dtype.
+                if in_dtype(score_of(table, tree), arc.dtype) == -math.inf:
                     break
                 trees.append(tree)
-                log_prob[b, s] = logs
+                log_prob[b, s] = in_dtype(logs, arc.dtype)
         drawn.append(trees)
     return parts_of(arc, used, drawn, noise.shape[1], directed), log_prob.to(arc.device)
 
