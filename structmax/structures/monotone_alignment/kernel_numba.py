@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structmax.contract import by_recursion
 from structmax.numerics import kernel_numba_hypergraph as engine
+from structmax.numerics.hyperedges import by_recursion
 from structmax.numerics.kernel_numba import compiled, kernel, over_rows
 from structmax.structures.monotone_alignment import reference
 from structmax.structures.monotone_alignment.kernel_numba_strip import (
@@ -127,7 +127,7 @@ def _widening(engine: Callable[..., Any]) -> Callable[..., Callable[..., tuple[T
     `ask(wide, *tensors, **fields)` says in `wide` (B,) which these are. Where every path is as bad as the smallest
     float64 its exponent of two is none; logarithms, which `engine` adds, just fit.
     """
-    beyond = by_recursion(reference, engine.__name__, engine)
+    beyond = by_recursion("monotone_alignment", reference, engine.__name__, engine)
 
     def wrap(ask: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
         @functools.wraps(ask)
