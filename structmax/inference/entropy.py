@@ -8,8 +8,8 @@ All four are log-partitions and inner products with marginals:
 so their gradients are those of LogPartition and Marginals. A forbidden part has marginal 0 and counts 0, not 0 · −inf:
 values and gradients stay finite. Only where p gives mass to what q forbids are H(p, q) and KL infinite, as they should.
 
-log Z and ⟨θ, μ⟩ are exact up to the rounding of the scores. Where every structure has a part beyond 1/(16 eps), as a mask
-of −1e30 is, no digit of their difference is left. There p is uniform among the best, up to this rounding, and H(p) is
+log Z and ⟨θ, μ⟩ are exact up to the rounding of the scores. Where every structure has a part beyond 1/(16 eps), a mask
+of −1e30 say, no digit of their difference is left. There p is uniform among the best, up to this rounding, and H(p) is
 computed from smaller scores of the same order: log Z(rθ) − ⟨rθ, μ⟩, which lies between H(p) and the logarithm of the
 number of structures.
 """
