@@ -171,6 +171,22 @@ def log_prob(
         >>> structmax.log_prob(x, structmax.Simplex(), torch.zeros(3), known=known).exp()
         tensor(0.9100)
     """
+    score, log_z = _measured(scores, structure, parts, known, backend)
+    return torch.where(log_z.isneginf(), -math.inf, score - _feasible(log_z))
+
+
+def negative_log_prob(
+    scores: Scores, structure: AbstractStructure, parts: Scores, known: Scores | None, backend: str
+) -> Tensor:
+    """−log p(y) as a loss: 0 where there are no structures, and y has no forbidden part."""
+    score, log_z = _measured(scores, structure, parts, known, backend)
+    return torch.where(log_z.isneginf() & (score > -math.inf), 0.0, _feasible(log_z) - score)
+
+
+def _measured(
+    scores: Scores, structure: AbstractStructure, parts: Scores, known: Scores | None, backend: str
+) -> tuple[Tensor, Tensor]:
+    """⟨θ, y⟩, or the logarithm of the sum over those that agree with y where it is known, and log Z."""
     tensors, asked = front(scores, structure, backend)
     chosen = structure.tensors(parts)
     for own, given in zip(tensors, chosen, strict=True):
@@ -179,7 +195,7 @@ def log_prob(
     wide_scores, y = tuple(s for s, _ in wide), existing(structure, tensors, tuple(y for _, y in wide))
     log_z = value(asked, LOG_PARTITION, tensors)
     score = _expected(wide_scores, y, structure) if known is None else _given(asked, wide_scores, y, known, parts)
-    return torch.where(log_z.isneginf(), -math.inf, score - _feasible(log_z))
+    return score, log_z
 
 
 GIVEN = Potential("given_log_partition", "given_log_partition_and_marginals", "given_marginals_jvp")

@@ -1,4 +1,8 @@
-"""The losses people know by name: cases of `fenchel_young`, some at scores shifted by a cost, and the risk."""
+"""The losses people know by name: cases of `fenchel_young`, some at scores shifted by a cost, and the risk.
+
+An instance in which no structure exists has no target but zeros, the loss 0, and no gradient: it leaves the others
+alone. A target with a forbidden part costs +inf all the same.
+"""
 
 import torch
 from torch import Tensor
@@ -6,7 +10,7 @@ from torch import Tensor
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
 from structmax.inference.composed import composed
-from structmax.inference.entropy import log_prob
+from structmax.inference.entropy import negative_log_prob
 from structmax.inference.log_partition import marginals
 from structmax.inference.oracle import Oracle, Tensors, noise_like, plus
 from structmax.inference.perturb import Noise, Normal
@@ -80,7 +84,7 @@ def crf_loss(
 
     Reference: Lafferty, McCallum & Pereira 2001, Conditional random fields.
     """
-    return reduced(-log_prob(scores, structure, target, known=known, backend=backend), reduction)
+    return reduced(negative_log_prob(scores, structure, target, known, backend), reduction)
 
 
 @composed

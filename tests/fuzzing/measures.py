@@ -19,10 +19,7 @@ def _reach(truth: Truth) -> Tensor:
 
 def entropies(t: Trial) -> None:
     """entropy, cross_entropy and kl_divergence, finite gradients; with a second distribution of its own masks."""
-    # What is composed takes scores of half precision in float32 before anything else.
-    wide = tuple(x if x is None or t.dtype == torch.float64 else x.float() for x in t.raw)
-    truth = Truth(t.structure, t.structure.tensors(t.parts_of(wide)))
-    keep = ~(truth.vague | truth.lost)
+    truth, keep = t.truth, ~(t.truth.vague | t.truth.lost)
     given, leaves = t.leaves()
     entropy = structmax.entropy(given, t.structure, backend=t.backend)
     own = torch.where(truth.p > 0, truth.p * truth.log_p, 0.0).sum(-1)
