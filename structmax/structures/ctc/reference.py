@@ -38,8 +38,8 @@ def recursion(scores: Tensor, labels: Tensor, label_lengths: Tensor, lengths: Te
     k, t, s = (i.flatten() for i in torch.meshgrid(torch.arange(K), torch.arange(T), torch.arange(S), indexing="ij"))
     # the first frame in which a state can be: one after the other, unless it follows the one two before
     early = torch.zeros(K, S, dtype=torch.int64)
-    for state in range(2, S):
-        early[:, state] = 1 + torch.where(skips[:, state], early[:, state - 2], early[:, state - 1])
+    for later in range(2, S):
+        early[:, later] = 1 + torch.where(skips[:, later], early[:, later - 2], early[:, later - 1])
     usable = exists[k, s] & (t >= early[k, s])
     k, t, s = (i[usable] for i in (k, t, s))
     first_node = NOTHING + 1 + k * T * (S + 1)
