@@ -82,6 +82,9 @@ CASES = {
     "ctc without labels": Case(
         structmax.Ctc(torch.zeros(2, 0, dtype=torch.int64), torch.tensor([3, 0])), normal(2, 3, 2)
     ),
+    "ctc, no frame to spare": Case(
+        structmax.Ctc(torch.tensor([[0, 1], [1, 1]]), torch.tensor([2, 3]), blank=2), normal(2, 3, 3)
+    ),
     "binary tree": Case(structmax.BinaryTree(torch.tensor([4, 1, 2])), normal(3, 4, 4)),
     "binary tree, full": Case(structmax.BinaryTree(), normal(2, 5, 5)),
     "binary tree, labelled": Case(structmax.BinaryTree(torch.tensor([3, 0, 2]), labelled=True), normal(3, 3, 3, 2)),

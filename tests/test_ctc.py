@@ -151,3 +151,20 @@ def test_which_parts_exist():
         structure = structmax.Ctc(labels, torch.tensor(length), torch.tensor(count))
         members = structure.enumerate(torch.zeros(5, 3))
         assert torch.equal(structure.exists((torch.zeros(5, 3),))[0], (members > 0).any(0))
+
+
+@pytest.mark.parametrize("backend", ["numba", "reference"])
+def test_frames_no_string_uses_may_hold_anything(backend):
+    """Two labels in two frames leave no blank; three labels do not fit."""
+    scores = torch.tensor([[[0.0, 1.0, math.nan], [2.0, 3.0, math.inf]]]).expand(2, 2, 3)
+    structure = Ctc(torch.tensor([[0, 1, 0], [0, 1, 0]]), label_lengths=torch.tensor([2, 3]), blank=2)
+    scores = torch.where(torch.tensor([[[True]], [[False]]]), scores, math.nan)
+    assert structmax.log_partition(scores, structure, backend=backend).tolist() == [3.0, -math.inf]
+    best = structmax.topk(scores, structure, 2, backend=backend)
+    assert best.values.tolist() == [[3.0, -math.inf], [-math.inf, -math.inf]]
+    want = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], [[0.0] * 3] * 2])
+    for question in (structmax.marginals, structmax.argmax):
+        assert torch.equal(question(scores, structure, backend=backend), want)
+    generator = torch.Generator().manual_seed(0)
+    assert torch.equal(structmax.sample(scores, structure, generator=generator, backend=backend), want)
+    assert structmax.max_marginals(scores, structure, backend=backend)[0, 0].tolist() == [3.0, -math.inf, -math.inf]

@@ -85,3 +85,32 @@ def test_wrong_regularisers_are_refused():
         structmax.L2(0)
     with pytest.raises(ValueError, match=r"`alpha` should be > 1, but is 0.5. 1 is Entropy, 2 is L2."):
         structmax.Tsallis(0.5)
+
+
+def test_a_temperature_in_half_precision_is_rounded_once():
+    scores = torch.randn(16, 4, generator=torch.Generator().manual_seed(0)).bfloat16()
+    structure = structmax.Subset(2)
+    for question in (structmax.smoothed, structmax.smoothed_marginals):
+        got = question(scores, structure, structmax.Entropy(0.3))
+        assert torch.equal(got, question(scores.float(), structure, structmax.Entropy(0.3)).bfloat16())
+
+
+@pytest.mark.parametrize("backend", ["numba", "reference"])
+def test_walks_among_masked_and_impossible_edges(backend):
+    """In the first frame one state can be entered, and −1e30 is all there is: powers of the others overflow."""
+    scores = torch.full((2, 3), -1e30, requires_grad=True)
+    structure = structmax.Ctc(torch.tensor([1]))
+    value = structmax.smoothed(scores, structure, structmax.Tsallis(1.3, 1.0), backend=backend)
+    (gradient,) = torch.autograd.grad(value, scores)
+    assert gradient.sum(-1).tolist() == pytest.approx([1, 1])
+
+
+@pytest.mark.parametrize("backend", ["numba", "reference"])
+def test_a_walk_too_improbable_for_its_probability_has_a_logarithm(backend):
+    scores = torch.tensor([3.0, -1e5, 1.0], dtype=torch.float64, requires_grad=True)
+    second = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
+    given = structmax.Subset(2), structmax.Entropy(4.0), second
+    value = structmax.smoothed_log_prob(scores, *given, backend=backend)
+    assert value.item() == pytest.approx(-100001 / 4)
+    (gradient,) = torch.autograd.grad(value, scores)
+    assert gradient.tolist() == pytest.approx([0, 0.25, -0.25])

@@ -314,3 +314,12 @@ def test_top_k_is_sparsemax_over_structures():
 def test_messages(options, error, message):
     with pytest.raises(error, match=message):
         structmax.sparsemap(draw((4, 2), (2, 2)), CHAIN, **options)
+
+
+@pytest.mark.parametrize("backend", ["numba", "reference"])
+def test_scores_without_parts(backend):
+    """The one matching of nothing has no pairs."""
+    found = structmax.sparsemap(torch.zeros(3, 2, 0), structmax.Matching(), backend=backend)
+    assert found.marginals.shape == (3, 2, 0)
+    assert found.value.tolist() == [0, 0, 0]
+    assert found.probabilities.sum(0).tolist() == [1, 1, 1]

@@ -393,3 +393,36 @@ def test_padding_of_a_target_under_compilation_and_vmap(name):
     targets = tuple(t.clone().requires_grad_() for t in junk)
     slopes = case.vector(torch.autograd.grad(ask(*scores, *targets).sum(), targets))
     assert torch.equal(slopes[~used], torch.zeros_like(slopes[~used]))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        structmax.crf_loss,
+        structmax.perceptron_loss,
+        structmax.svm_loss,
+        structmax.softmax_margin_loss,
+        structmax.sparsemap_loss,
+        structmax.margin_sparsemap_loss,
+        structmax.perturbed_loss,
+        structmax.risk,
+        lambda *given, **how: structmax.smoothed_loss(*given, L2(1.0), **how),
+        lambda *given, **how: structmax.fenchel_young(*given, DistributionEntropy(), **how),
+    ],
+)
+def test_an_instance_without_structures_counts_nothing(loss):
+    """Two labels do not fit into one frame: no gradient, whatever the target holds there."""
+    scores = torch.zeros(2, 2, 3, requires_grad=True)
+    structure = structmax.Ctc(torch.tensor([1, 2]), lengths=torch.tensor([2, 1]))
+    target = torch.tensor([[[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]] * 2)
+    losses = loss(scores, structure, target, reduction="none")
+    assert losses[1].item() == (math.inf if loss is structmax.crf_loss else 0)
+    assert losses[0].isfinite()
+    (gradient,) = torch.autograd.grad(losses.sum(), scores)
+    assert not gradient[1].any()
+
+
+def test_a_forbidden_target_costs_infinitely_much_even_where_nothing_is_feasible():
+    scores, target = torch.full((1, 3), -math.inf), torch.tensor([[1.0, 0.0, 0.0]])
+    for loss in (structmax.crf_loss, structmax.perceptron_loss, structmax.softmax_margin_loss):
+        assert loss(scores, structmax.Simplex(), target) == math.inf

@@ -7,8 +7,14 @@ All four are log-partitions and inner products with marginals:
 
 so their gradients are those of LogPartition and Marginals. A forbidden part has marginal 0 and counts 0, not 0 · −inf:
 values and gradients stay finite. Only where p gives mass to what q forbids are H(p, q) and KL infinite, as they should.
+
+log Z and ⟨θ, μ⟩ are exact up to the rounding of the scores. Where every structure has a part beyond 1/(16 eps), a mask
+of −1e30 say, no digit of their difference is left. There p is uniform among the best, up to this rounding, and H(p) is
+computed from smaller scores of the same order: log Z(rθ) − ⟨rθ, μ⟩, which lies between H(p) and the logarithm of the
+number of structures.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -20,7 +26,7 @@ from structmax.contract import AbstractStructure, Scores
 from structmax.inference.composed import composed
 from structmax.inference.log_partition import LOG_PARTITION
 from structmax.inference.potential import Potential, point, value
-from structmax.inference.question import Asked, countable, existing, front, inner, per_instance
+from structmax.inference.question import Asked, countable, existing, front, inner, per_instance, scaled
 
 
 def _expected(scores: tuple[Tensor, ...], mu: tuple[Tensor, ...], structure: AbstractStructure) -> Tensor:
@@ -34,6 +40,26 @@ def _expected(scores: tuple[Tensor, ...], mu: tuple[Tensor, ...], structure: Abs
 def _feasible(log_z: Tensor) -> Tensor:
     """log Z with 0 for −inf: an empty set has entropy 0, not −inf."""
     return log_z.masked_fill(log_z.isneginf(), 0.0)
+
+
+def _own(asked: Asked, scores: tuple[Tensor, ...], mu: tuple[Tensor, ...]) -> Tensor:
+    """H(p) from the marginals of p."""
+    counted = countable(scores, mu)
+    # the largest score of a part that counts: (batch,)
+    sizes = [c.detach().abs().amax(-1) for c in _nonempty(counted, asked.structure)]
+    size = functools.reduce(torch.maximum, sizes)
+    eps = torch.finfo(size.dtype).eps
+    too_large = size * eps > 1 / 16
+    if not check.readable(size) or bool(too_large.any()):
+        ratio = torch.where(too_large, eps**-0.5 / size, 1.0)
+        scores, counted = scaled(ratio, scores), scaled(ratio, counted)
+    log_z = _feasible(value(asked, LOG_PARTITION, scores))
+    return (log_z - inner(counted, mu, asked.structure)).clamp_min(0.0)
+
+
+def _nonempty(tensors: tuple[Tensor, ...], structure: AbstractStructure) -> list[Tensor]:
+    """The parts of each instance, with one of 0 where there is none."""
+    return [t if t.shape[-1] else t.new_zeros(*t.shape[:-1], 1) for t in per_instance(tensors, structure)]
 
 
 @composed
@@ -54,8 +80,7 @@ def entropy(scores: Scores, structure: AbstractStructure, *, backend: str = "aut
         tensor(0.6931)
     """
     tensors, asked = front(scores, structure, backend)
-    mu = point(asked, LOG_PARTITION, tensors)
-    return _feasible(value(asked, LOG_PARTITION, tensors)) - inner(countable(tensors, mu), mu, structure)
+    return _own(asked, tensors, point(asked, LOG_PARTITION, tensors))
 
 
 @composed
@@ -79,12 +104,13 @@ def cross_entropy(p: Scores, q: Scores, structure: AbstractStructure, *, backend
     """
     p_tensors, asked = front(p, structure, backend)
     q_tensors, _ = front(q, structure, backend)
-    return _cross(p_tensors, q_tensors, asked)
+    return _cross(asked, q_tensors, point(asked, LOG_PARTITION, p_tensors))
 
 
-def _cross(p: tuple[Tensor, ...], q: tuple[Tensor, ...], asked: Asked) -> Tensor:
-    mu = point(asked, LOG_PARTITION, p)
-    return _feasible(value(asked, LOG_PARTITION, q)) - _expected(q, mu, asked.structure)
+def _cross(asked: Asked, q: tuple[Tensor, ...], mu: tuple[Tensor, ...]) -> Tensor:
+    """H(p, q) from the marginals of p."""
+    log_z = _feasible(value(asked, LOG_PARTITION, q))
+    return (log_z - _expected(q, mu, asked.structure)).clamp_min(0.0)
 
 
 @composed
@@ -108,7 +134,8 @@ def kl_divergence(p: Scores, q: Scores, structure: AbstractStructure, *, backend
     """
     p_tensors, asked = front(p, structure, backend)
     q_tensors, _ = front(q, structure, backend)
-    return _cross(p_tensors, q_tensors, asked) - _cross(p_tensors, p_tensors, asked)
+    mu = point(asked, LOG_PARTITION, p_tensors)
+    return (_cross(asked, q_tensors, mu) - _own(asked, p_tensors, mu)).clamp_min(0.0)
 
 
 @composed

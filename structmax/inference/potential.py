@@ -17,6 +17,7 @@ from torch.autograd import Function
 
 from structmax import backends, check
 from structmax.contract import by_autograd
+from structmax.inference.composed import cast, widened
 from structmax.inference.question import Asked, inner, scaled
 from structmax.inference.rule import recorded, rule, transparent
 
@@ -41,8 +42,11 @@ class Potential:
         t = self.temperature
         if t is None:
             return asked.room(name, scores, *others, **dict(self.numbers))
-        out = asked.room(name, tuple(s / t for s in scores), *others, **dict(self.numbers))
-        return tuple(o / t for o in out) if name == self.jvp else (t * out[0], *out[1:])
+        # half precision is rounded once, at the end
+        wide, rest = widened(scores), widened(others)
+        out = asked.room(name, tuple(s / t for s in wide), *rest, **dict(self.numbers))
+        out = tuple(o / t for o in out) if name == self.jvp else (t * out[0], *out[1:])
+        return cast(out, scores[0].dtype)
 
 
 @transparent

@@ -193,6 +193,7 @@ def fenchel_young(
 def loss(ask: Oracle, scores: Tensors, target: Tensors, omega: AbstractOmega) -> Tensor:
     """Ω*(θ) + Ω(y) − ⟨θ, y⟩ of every instance."""
     of_target = score(ask, scores, target)
-    value = omega.conjugate(ask, scores) + omega.at(ask, target) - of_target
-    # +inf, not −inf + inf, where nothing is feasible
-    return value.masked_fill(of_target.isneginf(), math.inf)
+    best = omega.conjugate(ask, scores)
+    value = best + omega.at(ask, target) - of_target
+    # 0, not −inf, where there are no structures; +inf, not −inf + inf, for a forbidden target
+    return value.masked_fill(best.isneginf(), 0.0).masked_fill(of_target.isneginf(), math.inf)

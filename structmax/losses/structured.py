@@ -1,4 +1,8 @@
-"""The losses people know by name: cases of `fenchel_young`, some at scores shifted by a cost, and the risk."""
+"""The losses people know by name: cases of `fenchel_young`, some at scores shifted by a cost, and the risk.
+
+An instance in which no structure exists has no gradient. It costs 0, but +inf where a target has a forbidden part, and
+by `crf_loss`, which is −log p(y) everywhere.
+"""
 
 import torch
 from torch import Tensor

@@ -52,8 +52,9 @@ class Supports:
         if not bool(wanted.any()):
             return
         is_first = wanted & ~self.alive.any(1)
-        largest = torch.where(y > 0, self.theta.abs(), 1.0).amax(1)
-        self.scale = torch.where(is_first, largest.clamp_min(1.0), self.scale)
+        # at least 1, also where there are no parts
+        largest = torch.nn.functional.pad(torch.where(y > 0, self.theta.abs(), 1.0), (0, 1), value=1.0).amax(1)
+        self.scale = torch.where(is_first, largest, self.scale)
         given = self._make_room(y, wanted)
         at = self.place(y, wanted)
         self.weights = torch.where(at, torch.where(is_first, 1.0, given).unsqueeze(1), self.weights)

@@ -44,11 +44,8 @@ def _walk_probabilities(s: Tensor, alpha: float, gamma: float) -> Tensor:
 
     The threshold τ is found without autograd. Two Newton steps from there change nothing but carry its derivatives.
     """
-    feasible = (s > -math.inf).any(-1, keepdim=True) | s.isnan().any(-1, keepdim=True)
-    inside = s != -math.inf
-    z = torch.where(inside & feasible, s, 0.0) / gamma
-    peak = torch.where(inside, z.detach(), -math.inf).amax(-1, keepdim=True)
-    z = z - torch.where(feasible, peak, 0.0)
+    inside, z = _below_best(s, gamma)
+    feasible = inside.any(-1, keepdim=True)
     if alpha == 1:
         weight = torch.where(inside, z.exp(), 0.0)
         return weight / torch.where(feasible, weight.sum(-1, keepdim=True), 1.0)
@@ -59,7 +56,7 @@ def _walk_probabilities(s: Tensor, alpha: float, gamma: float) -> Tensor:
         return torch.where(inside & (u > 0), torch.where(u > 0, u, 1.0) ** exponent, 0.0)
 
     # q(τ) sums to at least 1 at τ = −1/(α−1), where the best alone has 1, and to 0 at τ = 0.
-    low, high = torch.full_like(peak, -power), torch.zeros_like(peak)
+    low, high = (torch.full_like(z[..., :1], bound).detach() for bound in (-power, 0.0))
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
         above = q_of(z.detach(), middle, power).sum(-1, keepdim=True) >= 1
@@ -69,6 +66,22 @@ def _walk_probabilities(s: Tensor, alpha: float, gamma: float) -> Tensor:
         slope = q_of(z, tau, power - 1).sum(-1, keepdim=True)
         tau = tau + (q_of(z, tau, power).sum(-1, keepdim=True) - 1) / torch.where(feasible, slope, 1.0)
     return q_of(z, tau, power)
+
+
+def _below_best(s: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
+    """Which edges are feasible, and (s − the best) / γ: 0 for others, since what is far above 0 has no derivative."""
+    inside = s != -math.inf
+    peak = s.detach().amax(-1, keepdim=True)
+    return inside, torch.where(inside, s - peak, 0.0) / gamma
+
+
+def _walk_logs(s: Tensor, alpha: float, gamma: float) -> Tensor:
+    """log q, −inf for edges that no walk takes. That of an improbable edge is finite where q is none."""
+    if alpha == 1:
+        inside, z = _below_best(s, gamma)
+        return torch.where(inside, z - _logsumexp(torch.where(inside, z, -math.inf)).unsqueeze(-1), -math.inf)
+    q = _walk_probabilities(s, alpha, gamma)
+    return torch.where(q > 0, torch.where(q > 0, q, 1.0).log(), -math.inf)
 
 
 def _smoothed_max(alpha: float, gamma: float) -> Combine:
@@ -220,14 +233,14 @@ def smoothed_log_prob(x: Tensor, y: Tensor, *, alpha: float, gamma: float, goal:
     seen = []
     for level in plan.levels:
         s = _edge_scores(scores, values, level)
-        q = _walk_probabilities(s, alpha, gamma)
-        allowed = (q > 0) & (_at(may_use, level.parts) > 0).all(-1)
+        log_q = _walk_logs(s, alpha, gamma)
+        allowed = (log_q > -math.inf) & (_at(may_use, level.parts) > 0).all(-1)
         uses = (level.parts < size).sum(-1) + _at(most, level.tails).sum(-1)
         uses = torch.where(allowed, uses, -math.inf)
         alive = (uses > -math.inf).unsqueeze(-1).expand(-1, *level.parts.shape).flatten(1).to(y.dtype)
         users = users.scatter_add(1, level.parts.flatten().expand(len(x), -1), alive)
         values, most = torch.cat([values, combine(s)], 1), torch.cat([most, uses.amax(-1)], 1)
-        seen.append((level, torch.where(allowed, q, 1.0).log(), uses))
+        seen.append((level, torch.where(allowed, log_q, 0.0), uses))
     visits = torch.zeros_like(values).scatter(1, place, 1.0).detach()
     total, count = scores.new_zeros(len(x)), torch.zeros_like(given)
     found, stop = torch.ones_like(total, dtype=torch.bool), values.shape[1]

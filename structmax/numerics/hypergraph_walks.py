@@ -102,14 +102,15 @@ def sample_without_replacement(
     start_of, tails_of, parts_of = first.tolist(), tails.tolist(), parts.tolist()
     drawn = torch.zeros(*noise.shape[:2], x.shape[1], dtype=x.dtype)
     logs = torch.full(noise.shape[:2], -math.inf, dtype=x.dtype)
-    for b, feasible in enumerate((values.gather(1, place) > -math.inf).squeeze(1).tolist()):
+    for b, log_z in enumerate(values.gather(1, place).squeeze(1)):
         root = _Prefix()
-        root.left = 0.0 if feasible else -math.inf
+        root.left = 0.0 if bool(log_z > -math.inf) else -math.inf
         for s, uniforms in enumerate(noise[b].tolist()):
             if root.left == -math.inf:
                 break
             uniform = iter(uniforms)
             stack, path, prefix, log_p = [int(goal[b])], [], root, 0.0
+            used = []
             while stack:
                 node = stack.pop()
                 start, stop = start_of[node], start_of[node + 1]
@@ -118,10 +119,13 @@ def sample_without_replacement(
                 path.append((prefix, own, start))
                 log_p += own[edge - start]
                 prefix = prefix.after.setdefault(edge, _Prefix())
-                for part in parts_of[edge]:
-                    if part >= 0:
-                        drawn[b, s, part] += 1
+                used += [part for part in parts_of[edge] if part >= 0]
                 stack.extend(tail for tail in reversed(tails_of[edge]) if tail >= 0)
+            if bool(log_z + log_p == -math.inf):
+                # Its score overflows, as do those of all that are left, which are no more probable.
+                break
+            for part in used:
+                drawn[b, s, part] += 1
             logs[b, s] = in_dtype(log_p, x.dtype)
             prefix.left = -math.inf
             for above, own, start in reversed(path):

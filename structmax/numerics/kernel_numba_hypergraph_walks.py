@@ -329,8 +329,9 @@ def sample_without_replacement_rows(start, stop, x, noise, goal, first, tails, p
                 size, log_prob[i, s] = _walk_anew(
                     graph, chart, trie, size, goal[i], noise[i, s], stack, path, decided, weight, out[i, s]
                 )
-                # In float32 it may be −inf only now.
-                if log_prob[i, s] == -np.inf:
+                # The score of the whole, which nobody has summed yet, may overflow.
+                if x.dtype.type(value + log_prob[i, s]) == -np.inf:
+                    log_prob[i, s] = -np.inf
                     fill(0.0, out[i, s])
 
 

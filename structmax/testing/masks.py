@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from structmax.inference.argmax import argmax
-from structmax.inference.entropy import entropy, log_prob
+from structmax.inference.entropy import entropy, kl_divergence, log_count, log_prob
 from structmax.inference.log_partition import log_partition, marginals
 from structmax.inference.max_marginals import max_marginals
 from structmax.inference.sample import sample, sample_without_replacement
@@ -126,11 +126,17 @@ def _marginals(m: Masked) -> None:
 def _entropy(m: Masked) -> None:
     leaves = m.leaves()
     got = entropy(m.case.parts(leaves), m.case.structure, backend=m.backend)
+    level = m.case.parts(tuple(torch.zeros_like(t) for t in m.scores))
+    away = kl_divergence(m.case.parts(leaves), level, m.case.structure, backend=m.backend)
     p = m.case.probabilities(m.scores)
     want = -torch.where(p > 0, p * p.log(), 0.0).sum(-1)
+    most = log_count(m.parts, m.case.structure, backend=m.backend).clamp_min(0.0)
+    clear = m.clear & m.feasible
     same(f"entropy, {m.name}", got[m.clear].detach(), want[m.clear])
-    assert not bool(got.isnan().any()), f"entropy, {m.name}: NaN"
-    m.is_finite("entropy", torch.autograd.grad(got[m.clear].sum(), leaves))
+    same(f"kl_divergence, {m.name}", away[clear].detach(), (most - want)[clear])
+    for what, found in (("entropy", got), ("kl_divergence", away)):
+        assert bool(((found >= 0) & (found <= most + 1e-3)).all()), f"{what}, {m.name}: outside of [0, log_count]"
+        m.is_finite(what, torch.autograd.grad(found.sum(), leaves, retain_graph=True))
 
 
 def _argmax(m: Masked) -> None:

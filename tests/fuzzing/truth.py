@@ -76,6 +76,8 @@ class Truth:
         over = exact < -np.longdouble(info.max) * (1 + np.longdouble(info.eps) / 4)
         exact = np.where(over | ~self.real.numpy(), -np.inf, exact)
         self.forbidden = torch.as_tensor(np.isneginf(terms).any(-1)) | ~self.real
+        # of those without −inf; 0 for none, as an entropy
+        self.log_count = (~self.forbidden).sum(-1).clamp_min(1).double().log()
         self.score = torch.as_tensor(exact.astype(np.float64))
         self.feasible = self.score > -torch.inf
         self.some = self.feasible.any(-1)

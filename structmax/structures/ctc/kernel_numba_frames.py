@@ -24,6 +24,9 @@ class Lattice(NamedTuple):
     # 0 where state s may follow s − 2, −inf where not
     skip: np.ndarray  # (S,) float64
     score: np.ndarray  # (S,)
+    # The first and the last frame in which some string is in the state. Scores of other frames may be anything.
+    early: np.ndarray  # (S,) int64
+    late: np.ndarray  # (S,) int64
 
 
 class Edges(NamedTuple):
@@ -38,7 +41,8 @@ class Edges(NamedTuple):
 @compiled()
 def new_lattice(scores, labels):
     states = 2 * labels.shape[1] + 1
-    return Lattice(np.empty(states, np.int64), np.empty(states), np.empty(states, scores.dtype))
+    early, late = np.empty(states, np.int64), np.empty(states, np.int64)
+    return Lattice(np.empty(states, np.int64), np.empty(states), np.empty(states, scores.dtype), early, late)
 
 
 @compiled()
@@ -49,30 +53,45 @@ def new_edges(frames, states, scores):
 
 
 @compiled()
-def lay_out(labels, count, blank, lattice):
-    """Symbols and skips for the first `count` labels; returns the number of states."""
-    symbol, skip = lattice.symbol, lattice.skip
+def lay_out(labels, count, length, blank, lattice):
+    """Symbols, skips and frames for the first `count` labels; returns the number of states."""
+    symbol, skip, early, late = lattice.symbol, lattice.skip, lattice.early, lattice.late
     skip[:] = -np.inf
     symbol[::2] = blank
+    # If nothing stays: a label in each frame, and a blank before those that repeat the one before.
+    frame = 0
     for k in range(count):
         symbol[2 * k + 1] = labels[k]
-        if k > 0 and labels[k] != labels[k - 1]:
-            skip[2 * k + 1] = 0
+        early[2 * k] = frame
+        if k > 0:
+            if labels[k] != labels[k - 1]:
+                skip[2 * k + 1] = 0
+            else:
+                frame += 1
+        late[2 * k] = frame - 1
+        early[2 * k + 1] = late[2 * k + 1] = frame
+        frame += 1
+    early[2 * count], late[2 * count] = frame, frame - 1
+    # All may happen later by the frames that are left.
+    late[: 2 * count + 1] += length - frame
     return 2 * count + 1
 
 
 @compiled()
 def enter_first(scores, lattice, states, row):
     """The first frame: only the first blank and the first label can be entered."""
+    look_up(scores, 0, lattice, states)
     row[: PAD + states] = -np.inf
     for s in range(min(2, states)):
-        row[PAD + s] = scores[lattice.symbol[s]]
+        row[PAD + s] = lattice.score[s]
 
 
 @compiled()
-def look_up(scores, symbol, states, score):
+def look_up(scores, t, lattice, states):
+    """The states' scores in frame t, −inf where no string can be."""
+    symbol, score, early, late = lattice.symbol, lattice.score, lattice.early, lattice.late
     for s in range(states):
-        score[s] = scores[symbol[s]]
+        score[s] = scores[t, symbol[s]] if early[s] <= t <= late[s] else -np.inf
 
 
 @compiled()
@@ -111,22 +130,25 @@ def inside(scores, length, lattice, states, rows, edges):
 
     `rows` (2, PAD + S) takes turns.
     """
-    enter_first(scores[0], lattice, states, rows[0])
+    enter_first(scores, lattice, states, rows[0])
     for s in range(PAD):
         rows[1, s] = -np.inf
     for t in range(1, length):
-        look_up(scores[t], lattice.symbol, states, lattice.score)
+        look_up(scores, t, lattice, states)
         _enter(rows[(t - 1) % 2], lattice, states, edges, min(t, len(edges.share) - 1), rows[t % 2])
     return rows[(length - 1) % 2]
 
 
 @compiled()
-def finish(row, states):
-    """The log-partition, and the probabilities that the last frame is in the last label and in the blank behind it."""
+def finish(row, states, score):
+    """The log-partition, and the probabilities that the last frame is in the last label and in the blank behind it.
+
+    −inf and 0 where the dtype of `score` cannot hold the sum of any string.
+    """
     label = row[states] if states > 1 else -np.inf
     blank = row[states + 1]
     peak = max(label, blank)
-    peak = peak if peak > -np.inf else 0.0
+    if score.dtype.type(peak) == -np.inf:
+        return -np.inf, 0.0, 0.0
     mass = np.exp(label - peak) + np.exp(blank - peak)
-    share = 1 / mass if mass != 0 else 0.0
-    return peak + np.log(mass), np.exp(label - peak) * share, np.exp(blank - peak) * share
+    return peak + np.log(mass), np.exp(label - peak) / mass, np.exp(blank - peak) / mass

@@ -50,9 +50,9 @@ def posterior_rows(first, last, scores, labels, label_lengths, lengths, blank, v
         if length == 0:
             value[b] = 0 if label_lengths[b] == 0 else -np.inf
             continue
-        states = lay_out(labels[b], label_lengths[b], blank, lattice)
+        states = lay_out(labels[b], label_lengths[b], length, blank, lattice)
         row = inside(scores[b], length, lattice, states, rows, edges)
-        value[b], in_label, in_blank = finish(row, states)
+        value[b], in_label, in_blank = finish(row, states, lattice.score)
         masses[0, :states] = 0
         masses[0, max(0, states - 2)] = in_label
         masses[0, states - 1] = in_blank
@@ -73,6 +73,6 @@ def value_rows(first, last, scores, labels, label_lengths, lengths, blank, value
         if lengths[b] == 0:
             value[b] = 0 if label_lengths[b] == 0 else -np.inf
             continue
-        states = lay_out(labels[b], label_lengths[b], blank, lattice)
+        states = lay_out(labels[b], label_lengths[b], lengths[b], blank, lattice)
         row = inside(scores[b], lengths[b], lattice, states, rows, edges)
-        value[b] = finish(row, states)[0]
+        value[b] = finish(row, states, lattice.score)[0]

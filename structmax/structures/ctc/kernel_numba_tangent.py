@@ -96,9 +96,9 @@ def tangent_rows(first, last, scores, labels, label_lengths, lengths, blank, tan
         out[b] = 0
         if length == 0:
             continue
-        states = lay_out(labels[b], label_lengths[b], blank, lattice)
+        states = lay_out(labels[b], label_lengths[b], length, blank, lattice)
         row = inside(scores[b], length, lattice, states, rows, edges)
-        _, in_label, in_blank = finish(row, states)
+        _, in_label, in_blank = finish(row, states, lattice.score)
         symbol = lattice.symbol
         _push(scores[b], tangent[b], length, symbol, states, edges, arrived, shares, values)
         here = 0

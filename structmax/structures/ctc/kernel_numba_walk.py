@@ -36,15 +36,15 @@ def argmax_rows(first, last, scores, labels, label_lengths, lengths, blank, y):
         length = lengths[b]
         if length == 0:
             continue
-        states = lay_out(labels[b], label_lengths[b], blank, lattice)
-        enter_first(scores[b, 0], lattice, states, rows[0])
+        states = lay_out(labels[b], label_lengths[b], length, blank, lattice)
+        enter_first(scores[b], lattice, states, rows[0])
         for t in range(1, length):
-            look_up(scores[b, t], lattice.symbol, states, lattice.score)
+            look_up(scores[b], t, lattice, states)
             _enter_best(rows[t - 1], lattice, states, rows[t])
         s = states - 1
         # With a tie, as everywhere, the lower state.
         s -= rows[length - 1, s + 1] >= rows[length - 1, s + 2]
-        if not rows[length - 1, PAD + s] > -np.inf:
+        if not scores.dtype.type(rows[length - 1, PAD + s]) > -np.inf:
             continue
         for t in range(length - 1, -1, -1):
             y[b, t, lattice.symbol[s]] = 1
@@ -75,9 +75,9 @@ def sample_rows(first, last, scores, labels, label_lengths, lengths, blank, nois
         length = lengths[b]
         if length == 0:
             continue
-        states = lay_out(labels[b], label_lengths[b], blank, lattice)
+        states = lay_out(labels[b], label_lengths[b], length, blank, lattice)
         row = inside(scores[b], length, lattice, states, rows, edges)
-        _, in_label, in_blank = finish(row, states)
+        _, in_label, in_blank = finish(row, states, lattice.score)
         if not in_label + in_blank > 0:
             continue
         for draw in range(noise.shape[1]):

@@ -36,7 +36,12 @@ def recursion(scores: Tensor, labels: Tensor, label_lengths: Tensor, lengths: Te
     skips[:, 3::2] = sequences[:, 1:] != sequences[:, :-1]
 
     k, t, s = (i.flatten() for i in torch.meshgrid(torch.arange(K), torch.arange(T), torch.arange(S), indexing="ij"))
-    k, t, s = (i[exists[k, s]] for i in (k, t, s))
+    # the first frame in which a state can be: one after the other, unless it follows the one two before
+    early = torch.zeros(K, S, dtype=torch.int64)
+    for later in range(2, S):
+        early[:, later] = 1 + torch.where(skips[:, later], early[:, later - 2], early[:, later - 1])
+    usable = exists[k, s] & (t >= early[k, s])
+    k, t, s = (i[usable] for i in (k, t, s))
     first_node = NOTHING + 1 + k * T * (S + 1)
     state, part = first_node + t * S + s, t * V + symbol[k, s]
     # The ways into a state: from two before it, from the one before, from itself; in the first frame from nowhere.
