@@ -45,16 +45,21 @@ def _feasible(log_z: Tensor) -> Tensor:
 def _own(asked: Asked, scores: tuple[Tensor, ...], mu: tuple[Tensor, ...]) -> Tensor:
     """H(p) from the marginals of p."""
     counted = countable(scores, mu)
+    if check.readable(scores[0]):
+        log_z = _feasible(value(asked, LOG_PARTITION, scores))
+        if not bool(_too_large(log_z).any()):
+            return (log_z - inner(counted, mu, asked.structure)).clamp_min(0.0)
     # the largest score of a part that counts: (batch,)
     sizes = [c.detach().abs().amax(-1) for c in _nonempty(counted, asked.structure)]
     size = functools.reduce(torch.maximum, sizes)
-    eps = torch.finfo(size.dtype).eps
-    too_large = size * eps > 1 / 16
-    if not check.readable(size) or bool(too_large.any()):
-        ratio = torch.where(too_large, eps**-0.5 / size, 1.0)
-        scores, counted = scaled(ratio, scores), scaled(ratio, counted)
-    log_z = _feasible(value(asked, LOG_PARTITION, scores))
-    return (log_z - inner(counted, mu, asked.structure)).clamp_min(0.0)
+    ratio = torch.where(_too_large(size), torch.finfo(size.dtype).eps ** -0.5 / size, 1.0)
+    log_z = _feasible(value(asked, LOG_PARTITION, scaled(ratio, scores)))
+    return (log_z - inner(scaled(ratio, counted), mu, asked.structure)).clamp_min(0.0)
+
+
+def _too_large(scores: Tensor) -> Tensor:
+    """Whether rounding leaves no digit of a difference of such scores."""
+    return scores.detach().abs() * torch.finfo(scores.dtype).eps > 1 / 16
 
 
 def _nonempty(tensors: tuple[Tensor, ...], structure: AbstractStructure) -> list[Tensor]:
