@@ -13,14 +13,17 @@ if not torch.cuda.is_available():
 def pytest_collection_modifyitems(items):
     """Laws come first, and those of one structure share a worker: each kernel is compiled once, for all others to load.
 
-    Docstrings use float32, which is compiled apart from the laws' float64: they are thorough.
+    Docstrings use float32, which is compiled apart from the laws' float64: they are thorough. So are tests of a
+    reference beside those of a kernel.
     """
     items.sort(key=lambda item: item.path.name != "test_laws.py")
     for item in items:
-        case = getattr(item, "callspec", None) and item.callspec.params.get("case")
+        given = item.callspec.params if hasattr(item, "callspec") else {}
+        case = given.get("case")
         room = case.structure.room if hasattr(case, "structure") else item.path.name
         item.add_marker(pytest.mark.xdist_group(room))
-        if isinstance(item, pytest.DoctestItem):
+        beside_a_kernel = given.get("backend") == "reference" and "numba" in getattr(case, "backends", ["numba"])
+        if isinstance(item, pytest.DoctestItem) or (beside_a_kernel and item.path.name != "test_laws.py"):
             item.add_marker(pytest.mark.thorough)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from structmax import check
+from structmax.backends import Refusal
 from structmax.factor_graph.factors import AbstractFactor
 from structmax.factor_graph.layout import lay_out, places
 from structmax.factor_graph.masks import bring_near
@@ -258,12 +259,17 @@ class FactorGraph:
                 raise ValueError(f"`mask` should have names among {sorted(names)}, but has {name!r}.")
             shape = (*batch, *names[name].shape)
             check.mask_like(f"mask[{name!r}]", given, torch.empty(shape, device="meta"))
-            absent[:, places(names)[name]] = ~given.cpu().expand(shape).reshape(len(absent), -1).numpy()
+            absent[:, places(names)[name]] = ~given.cpu().expand(shape).reshape(len(absent), names[name].size).numpy()
         return absent
 
 
 def _apart(method: Callable[..., Answer], *arguments: Any) -> Answer:
     """Compiled code leaves off here: how long it takes depends on values."""
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        raise Refusal(
+            "FactorGraph cannot answer inside a transform of torch.func, such as vmap or grad. Try leading batch "
+            "dimensions of the scores, and torch.autograd.grad."
+        )
     return _uncompiled(method, *arguments) if torch.compiler.is_compiling() else method(*arguments)
 
 
