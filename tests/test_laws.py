@@ -68,7 +68,7 @@ def is_thorough(name, law, backend):
     if backend == "numba":
         return law in DTYPES or (law in DERIVATIVES and not is_first)
     if backend == "reference":
-        return law in SLOW and not (law in DTYPES and is_first)
+        return law in SLOW | DERIVATIVES and not (law in DTYPES and is_first)
     # Triton's interpreter
     return law in DERIVATIVES | DTYPES
 

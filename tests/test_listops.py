@@ -210,6 +210,7 @@ def test_an_expression_counts_once(encoder):
     torch.testing.assert_close(reported["accuracy"], (values == 3).float().mean())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("baseline", get_args(recipe.Baseline))
 def test_every_baseline(baseline):
     task, touched = trained(encoder="rl_spinn", baseline=baseline)
@@ -219,6 +220,7 @@ def test_every_baseline(baseline):
     assert again.state() == task.state()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("encoder", "baseline"), [("ppo", "none"), ("gumbel", "none"), ("rl_spinn", "running_mean")])
 def test_an_interrupted_run_goes_on_with_the_same_numbers(tmp_path, encoder, baseline):
     class Stop(Watcher):

@@ -58,6 +58,7 @@ def test_draws_are_those_of_the_reference(positions):
     assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
 
 
+@pytest.mark.thorough
 def test_float32_is_accurate_on_long_inputs():
     exact = draw(1, 3000, 4, 5)
     rounded = tuple(t.float() for t in exact)
