@@ -4,6 +4,7 @@ Room functions take scores (B, N, M), or match (B, N, M), delete (B, N, M + 1) a
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -166,7 +167,17 @@ def _expect(
     return value, *outs
 
 
-_expected = _widening(engine.log_partition_and_marginals)(_expect)
+_widened = _widening(engine.log_partition_and_marginals)(_expect)
+
+
+def _expected(*scores: Tensor, **fields: Any) -> tuple[Tensor, ...]:
+    """The value (B,), and the parts if wanted: none where the value is −inf in the dtype of the scores."""
+    value, *parts = _widened(*scores, **fields)
+    lost = value == -math.inf
+    if parts and bool(lost.any()):
+        for part in parts:
+            part[lost] = 0.0
+    return value, *parts
 
 
 def log_partition(*scores: Tensor, **fields: Any) -> Tensor:
