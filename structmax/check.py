@@ -244,15 +244,19 @@ def together(names: str, shape: Sequence[int], other: Sequence[int], hint: str =
 
 def positive(name: str, value: object, *, above: float = 0.0, or_zero: bool = False, hint: str = "") -> None:
     """A number > `above`, or ≥ 0; for tensors on the CPU, all of them."""
-    wanted = "≥ 0" if or_zero else f"> {above:g}"
+
+    # Made where it is said: a compiler cannot format a symbol.
+    def wanted() -> str:
+        return "≥ 0" if or_zero else f"> {above:g}"
+
     if isinstance(value, Tensor):
         floating(name, value)
         if readable(value) and value.numel() and not bool((value >= 0 if or_zero else value > above).all()):
-            raise ValueError(f"`{name}` should be {wanted} everywhere, but its minimum is {value.min():g}.{hint}")
+            raise ValueError(f"`{name}` should be {wanted()} everywhere, but its minimum is {value.min():g}.{hint}")
     elif isinstance(value, bool) or not isinstance(value, int | float | torch.SymInt | torch.SymFloat):
         raise TypeError(f"`{name}` should be a number or a tensor, but is a {type(value).__name__}.")
     elif not (value >= 0 if or_zero else value > above):
-        raise ValueError(f"`{name}` should be {wanted}, but is {value}.{hint}")
+        raise ValueError(f"`{name}` should be {wanted()}, but is {value}.{hint}")
 
 
 def whole(name: str, value: object, low: int) -> None:

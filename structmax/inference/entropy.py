@@ -46,7 +46,7 @@ def _own(asked: Asked, scores: tuple[Tensor, ...], mu: tuple[Tensor, ...]) -> Te
     """H(p) from the marginals of p."""
     counted = countable(scores, mu)
     if check.readable(scores[0]):
-        log_z = _feasible(value(asked, LOG_PARTITION, scores))
+        log_z = value(asked, LOG_PARTITION, scores)
         if not bool(_too_large(log_z).any()):
             return (log_z - inner(counted, mu, asked.structure)).clamp_min(0.0)
     # the largest score of a part that counts: (batch,)
