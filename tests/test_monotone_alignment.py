@@ -237,12 +237,15 @@ def test_a_finite_number_for_minus_infinity_forbids_what_can_be_avoided(kind):
 
 
 @pytest.mark.parametrize("kind", ["warping", "gaps"])
-def test_the_best_path_of_the_lowest_numbers_is_a_path(kind):
+def test_the_best_path_of_the_lowest_numbers_is_a_path_as_long_as_its_sum_is_a_number(kind):
     structure = structure_of(kind)
     tensors = structure.tensors(draw(kind, 3, 3, (2,), dtype=torch.float32))
-    lowest = structure.parts(tuple(torch.full_like(t, torch.finfo(t.dtype).min) for t in tensors))
-    (moves, *_) = structure.tensors(structmax.argmax(lowest, structure))
-    assert moves.sum((1, 2)).tolist() == [3.0, 3.0]
+    lowest = torch.finfo(torch.float32).min
+    for low, cells in ((lowest / 8, 3.0), (lowest, 0.0)):
+        scores = structure.parts(tuple(torch.full_like(t, low) for t in tensors))
+        (moves, *_) = structure.tensors(structmax.argmax(scores, structure))
+        assert moves.sum((1, 2)).tolist() == [cells, cells]
+        assert structmax.log_partition(scores, structure).isfinite().tolist() == [cells > 0] * 2
 
 
 @KINDS
