@@ -25,13 +25,11 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from structmax import check
+from structmax import backends, check
 from structmax.contract import AbstractStructure, Scores
 from structmax.inference.question import Asked, flat, front, inner, scaled, unflat
 from structmax.inference.rule import ask, rule, transparent
 from structmax.numerics.active_set import lists_of
-
-SUPPORT = "structmax.structures.sparse_support"
 
 
 class Solution(NamedTuple):
@@ -110,7 +108,7 @@ class Task:
     def support(self, name: str, *tensors: Tensor, **named: Any) -> list[Tensor]:
         """Asks about mixtures, which have no Triton kernel of their own."""
         backend = "auto" if self.asked.backend == "triton" else self.asked.backend
-        return ask(SUPPORT, name, tensors, tensors[0].dim() - 1, backend, **named)
+        return ask(backends.SUPPORT, name, tensors, tensors[0].dim() - 1, backend, **named)
 
 
 class Sparse(Function):

@@ -72,15 +72,17 @@ LAWS: dict[Callable[[Case, str], None], tuple[str, ...]] = {
 
 def applicable(case: Case) -> list[tuple[Callable[[Case, str], None], str]]:
     """The laws this structure can be held to, with each backend that answers all the law asks."""
-    pairs = itertools.product(LAWS, backends.BACKENDS)
     silent = _silent(case)
-    return [
-        (law, engine)
-        for law, engine in pairs
-        if law not in silent
-        and all(case.answers(name, engine) for name in LAWS[law])
-        and (engine == "reference" if not LAWS[law] else law is not law_agrees_with_reference or engine != "reference")
-    ]
+
+    def is_held(law: Callable[[Case, str], None], backend: str) -> bool:
+        if not LAWS[law]:
+            # it asks no backend: once is enough
+            return backend == "reference"
+        if law in silent or (law is law_agrees_with_reference and backend == "reference"):
+            return False
+        return all(case.answers(name, backend) for name in LAWS[law])
+
+    return [pair for pair in itertools.product(LAWS, backends.BACKENDS) if is_held(*pair)]
 
 
 def _silent(case: Case) -> set[Callable[[Case, str], None]]:
