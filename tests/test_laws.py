@@ -1,10 +1,9 @@
 """Every structure of the table is held to every law, on each backend that answers."""
 
-import dataclasses
-
 import pytest
 import torch
 from cases import CASES
+from coins import Coin
 
 import structmax
 from structmax import testing
@@ -90,33 +89,6 @@ PAIRS = [
 @pytest.mark.parametrize(("case", "law", "backend"), PAIRS)
 def test_law(case, law, backend):
     law(case, backend)
-
-
-@dataclasses.dataclass(frozen=True)
-class Coin(structmax.AbstractStructure):
-    """Heads or tails, with all functions in the class: what a user writes in one file."""
-
-    event_dim = 1
-
-    def check(self, scores):
-        assert scores.shape[-1] == 2
-
-    def enumerate(self, scores):
-        return torch.eye(2, dtype=scores.dtype)
-
-    def decode(self, parts):
-        return parts.argmax(-1)
-
-    def encode(self, index):
-        return torch.nn.functional.one_hot(index, 2).float()
-
-    @staticmethod
-    def log_partition(x):
-        return torch.logaddexp(x[:, 0], x[:, 1])
-
-    @staticmethod
-    def argmax(x):
-        return torch.nn.functional.one_hot(x.argmax(-1), 2).to(x.dtype) * (x.amax(-1, keepdim=True) > -torch.inf)
 
 
 class SkewedCoin(Coin):
