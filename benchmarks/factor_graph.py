@@ -13,7 +13,8 @@ from functools import partial
 import torch
 from measure import milliseconds
 
-from structmax import Dense, FactorGraph, Pair, Relaxed, Variables, Xor
+from structmax import FactorGraph, Relaxed
+from structmax.factors import Dense, Pair, Variables, Xor
 
 BATCH = 8
 ROUNDS = 9

@@ -54,7 +54,7 @@ def solve(
 
 
 def expectation(
-    estimator: structmax.SparseTopK | structmax.SparseSupport | structmax.Enumerate,
+    estimator: structmax.estimators.SparseTopK | structmax.estimators.SparseSupport | structmax.estimators.Enumerate,
 ) -> Callable[[], Tensor]:
     """One training step of E f(y), f a network."""
     torch.manual_seed(0)
@@ -83,7 +83,11 @@ def main() -> None:
         clock = f"{statistics.median(times):8.2f} {min(times):8.2f}"
         state = "" if result.converged.all() else "  not converged"
         print(f"{name:32} {temperature:5.1f} {support:8.1f} {searches:9.1f} {result.gap.max():8.0e} {clock}{state}")
-    estimators = (structmax.Enumerate(), structmax.SparseSupport(), structmax.SparseTopK(8))
+    estimators = (
+        structmax.estimators.Enumerate(),
+        structmax.estimators.SparseSupport(),
+        structmax.estimators.SparseTopK(8),
+    )
     samples = take_turns({repr(e): expectation(e) for e in estimators}, "cpu", ROUNDS, BUDGET_MS)
     everything = samples[repr(estimators[0])]
     for name, times in samples.items():

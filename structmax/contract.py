@@ -217,6 +217,11 @@ class AbstractStructure(ABC):
         """The way back: a tensor, or the named tuple of parts."""
         return tensors[0] if self.Parts is None else self.Parts(*tensors)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the part tensors are called."""
+        return self.Parts._fields if self.Parts else ("scores",)
+
     def batch_shape(self, scores: Scores) -> torch.Size:
         first = self.tensors(scores)[0]
         return first.shape[: first.dim() - self.event_dim]

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
-from structmax.inference.log_partition import log_partition
-from structmax.inference.topk import topk
+from structmax.questions.log_partition import log_partition
+from structmax.questions.topk import topk
 from structmax.structures.simplex import Simplex
 
 

@@ -10,13 +10,12 @@ from torch.distributions import constraints, register_kl
 
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
-from structmax.inference.argmax import argmax
-from structmax.inference.composed import composed
-from structmax.inference.entropy import entropy, kl_divergence, log_prob
-from structmax.inference.log_partition import marginals
-from structmax.inference.members import members
-from structmax.inference.question import existing
-from structmax.inference.sample import sample
+from structmax.problem import Problem
+from structmax.questions.argmax import argmax
+from structmax.questions.entropy import entropy, kl_divergence, log_prob
+from structmax.questions.log_partition import ENTROPY, marginals
+from structmax.questions.members import members
+from structmax.questions.sample import sample
 
 
 class Distribution(torch.distributions.Distribution):
@@ -43,15 +42,11 @@ class Distribution(torch.distributions.Distribution):
     has_enumerate_support = True
 
     def __init__(self, scores: Scores, structure: AbstractStructure, validate_args: bool | None = None) -> None:
-        structure.check(scores)
-        self.scores = structure.parts(structure.tensors(scores))
-        self.structure = structure
-        batch = structure.batch_shape(scores)
-        first = structure.tensors(self.scores)[0]
-        super().__init__(batch, first.shape[len(batch) :], validate_args=validate_args)
+        problem = Problem.of(scores, structure)
+        self.scores, self.structure = problem.named(problem.scores), structure
+        super().__init__(problem.batch, problem.scores[0].shape[1:], validate_args=validate_args)
         if self._validate_args:
-            tensors = structure.tensors(scores)
-            for tensor in existing(structure, tensors, tensors):
+            for tensor in problem.with_batch(problem.existing(problem.scores)):
                 check.no_nan("scores", tensor)
 
     @property
@@ -83,10 +78,10 @@ class Distribution(torch.distributions.Distribution):
 
     def log_prob(self, value: Scores) -> Tensor:
         if self._validate_args:
-            tensors, given = self.structure.tensors(self.scores), self.structure.tensors(value)
-            each = zip(existing(self.structure, tensors, given), tensors, self.structure.counts(tensors), strict=True)
-            for parts, scores, counts in each:
-                check.zeros_and_ones("value", parts, scores, counts)
+            problem, given = Problem.of(self.scores, self.structure).with_samples(value)
+            counts = self.structure.counts(problem.scores)
+            for parts, scores, counted in zip(given, problem.scores, counts, strict=True):
+                check.zeros_and_ones("value", parts, scores, counted)
         return log_prob(self.scores, self.structure, value)
 
     def entropy(self) -> Tensor:
@@ -118,38 +113,33 @@ class Distribution(torch.distributions.Distribution):
         return Distribution(self.structure.parts(wide), self.structure, validate_args=False)
 
 
-@composed
 def _variance(scores: Scores, structure: AbstractStructure) -> Any:
-    tensors = structure.tensors(scores)
-    counts = structure.counts(tensors)
-    means = structure.tensors(marginals(scores, structure))
-    return structure.parts(
-        tuple(
-            (_own_slope(tensors, number, structure) if counts[number] else mu * (1 - mu)).clamp_min(0.0)
-            for number, mu in enumerate(means)
-        )
+    problem = Problem.of(scores, structure, wide=True)
+    counts = structure.counts(problem.scores)
+    variances = (
+        (_own_slope(problem, number) if counts[number] else mu * (1 - mu)).clamp_min(0.0)
+        for number, mu in enumerate(ENTROPY.point(problem))
     )
+    return problem.named(tuple(variances))
 
 
-def _own_slope(tensors: tuple[Tensor, ...], number: int, structure: AbstractStructure) -> Tensor:
-    """∂μ_i/∂θ_i, the diagonal of the Hessian of log Z, for the parts of one tensor: in its shape."""
-    event = tensors[number].shape[len(structure.batch_shape(structure.parts(tensors))) :]
-
+def _own_slope(problem: Problem, number: int) -> Tensor:
+    """∂μ_i/∂θ_i, the diagonal of the Hessian of log Z, for the parts of one tensor: (B, …)."""
+    tensors = problem.scores
     # Numbers that share one place in memory have no derivatives of their own.
     scores = tensors[number].contiguous()
+    event = scores.shape[1:]
 
     def mean(own: Tensor) -> Tensor:
-        moved = (*tensors[:number], own, *tensors[number + 1 :])
-        return structure.tensors(marginals(structure.parts(moved), structure))[number]
+        return ENTROPY.point(problem.at((*tensors[:number], own, *tensors[number + 1 :])))[number]
 
     def slope(direction: Tensor) -> Tensor:
         along = torch.func.jvp(mean, (scores,), (direction.expand(scores.shape),))[1]
-        return (along * direction).flatten(along.dim() - len(event)).sum(-1)
+        return (along * direction).flatten(1).sum(-1)
 
     size = event.numel()
-    basis = torch.eye(size, dtype=tensors[0].dtype, device=tensors[0].device).reshape(size, *event)
-    slopes = torch.vmap(slope, chunk_size=64)(basis)
-    return slopes.movedim(0, -1).reshape(scores.shape)
+    basis = torch.eye(size, dtype=scores.dtype, device=scores.device).reshape(size, *event)
+    return torch.vmap(slope, chunk_size=64)(basis).movedim(0, -1).reshape(scores.shape)
 
 
 @register_kl(Distribution, Distribution)

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from structmax import check
-from structmax.inference.topk import TopK
 from structmax.numerics.noise import gumbel_like
+from structmax.questions.topk import TopK
 from structmax.structures.shift_reduce import REDUCE, SHIFT, ShiftReduce, possible
 
 Chooser = Callable[[Tensor, Tensor], Tensor]

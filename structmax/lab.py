@@ -16,7 +16,7 @@ from structmax.contract import RETURNS, AbstractStructure, Scores
 from structmax.estimators.enumerate_all import Enumerate
 from structmax.estimators.expectation import AbstractEstimator, Objective, expect
 from structmax.estimators.surrogate import AbstractSurrogate
-from structmax.inference.question import front
+from structmax.problem import Problem
 
 Estimator = AbstractEstimator | AbstractSurrogate
 # How many draws are taken as one batch, and how many calls are timed.
@@ -129,12 +129,13 @@ def gradients(
 
     Examples:
         >>> import torch, structmax
+        >>> from structmax.estimators import ScoreFunction, StraightThrough, SumAndSample
         >>> cost = torch.tensor([3.0, 2.0, 1.0])
         >>> table = structmax.lab.gradients(
         ...     lambda z, _: (z @ cost) ** 2,
         ...     torch.zeros(3),
         ...     structmax.Simplex(),
-        ...     [structmax.ScoreFunction(), structmax.SumAndSample(1), structmax.StraightThrough()],
+        ...     [ScoreFunction(), SumAndSample(1), StraightThrough()],
         ...     generator=torch.Generator().manual_seed(0),
         ... )
         >>> for row in table.rows:
@@ -144,9 +145,9 @@ def gradients(
         StraightThrough(backward=Identity()) bias 11.45, variance 0.00
     """
     check.whole("draws", draws, 2)
-    tensors, _ = front(scores, structure, backend)
-    tensors = tuple(t.detach() for t in tensors)
-    instances = structure.batch_shape(scores).numel()
+    problem = Problem.of(scores, structure, backend)
+    tensors = problem.with_batch(tuple(t.detach() for t in problem.scores))
+    instances = problem.batch.numel()
 
     def gradient(estimator: Estimator, count: int) -> tuple[Tensor, int]:
         """`count` gradients, (count, all parts of the batch), and how often f was evaluated."""

@@ -17,13 +17,13 @@ from scipy.optimize import linprog, nnls
 from scipy.spatial import ConvexHull
 
 import structmax
-from structmax import (
+from structmax import FactorGraph
+from structmax.factors import (
     AndOut,
     AtMostOne,
     Budget,
     Dense,
     Factor,
-    FactorGraph,
     Imply,
     Knapsack,
     Or,
@@ -37,7 +37,7 @@ from structmax import (
 COSTS, CAPACITY = (1.0, 2.0, 0.5, 3.0), 3.5
 Holds = Callable[[tuple[float, ...]], bool]
 # Factors of logic: how they are made of literals, and which literals satisfy them.
-LOGIC: dict[str, tuple[Callable[..., structmax.AbstractFactor], Holds]] = {
+LOGIC: dict[str, tuple[Callable[..., structmax.factors.AbstractFactor], Holds]] = {
     "xor": (Xor, lambda y: sum(y) == 1),
     "at_most_one": (AtMostOne, lambda y: sum(y) <= 1),
     "or": (Or, lambda y: sum(y) >= 1),
@@ -160,7 +160,7 @@ class RandomGraph:
             self.m += own
         self.graph = FactorGraph(Variables("x", (self.n,)), *map(self._made, self.factors))
 
-    def _made(self, one: One) -> structmax.AbstractFactor:
+    def _made(self, one: One) -> structmax.factors.AbstractFactor:
         x, own = Variables("x", (self.n,)), Variables("own", (max(self.m, 1),), free=True)
         each = [~x[i : i + 1] if flip else x[i : i + 1] for i, flip in zip(one.variables, one.negated, strict=True)]
         if one.kind in LOGIC:

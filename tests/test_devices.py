@@ -10,7 +10,7 @@ from structmax.testing import same
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-OMEGA = structmax.L2(1.0)
+OMEGA = structmax.omega.LocalL2(1.0)
 # Each takes scores, a structure and a member, and returns a tensor or parts.
 QUESTIONS = {
     "log_partition": lambda x, s, y: structmax.log_partition(x, s),

@@ -20,15 +20,15 @@ CASES = {
     "tree": (structmax.SpanningTree(torch.tensor([3, 2]), single_root=True), ((2, 4, 4),)),
 }
 UNBIASED = [
-    structmax.ScoreFunction(),
-    structmax.ScoreFunction(3, structmax.LeaveOneOut()),
-    structmax.ScoreFunction(2, structmax.SelfCritical()),
-    structmax.SumAndSample(1),
-    structmax.SumAndSample(3),
-    structmax.SampleWithoutReplacement(1),
-    structmax.SampleWithoutReplacement(2),
-    structmax.SampleWithoutReplacement(4),
-    structmax.Rebar(),
+    structmax.estimators.ScoreFunction(),
+    structmax.estimators.ScoreFunction(3, structmax.estimators.LeaveOneOut()),
+    structmax.estimators.ScoreFunction(2, structmax.estimators.SelfCritical()),
+    structmax.estimators.SumAndSample(1),
+    structmax.estimators.SumAndSample(3),
+    structmax.estimators.SampleWithoutReplacement(1),
+    structmax.estimators.SampleWithoutReplacement(2),
+    structmax.estimators.SampleWithoutReplacement(4),
+    structmax.estimators.Rebar(),
 ]
 ONE_OF_TWO_KINDS = (structmax.Simplex, structmax.Bits)
 DRAWS = 4000
@@ -46,7 +46,7 @@ class Bend(nn.Module):
         return (self.scale * z * torch.arange(1, 1 + z.shape[-1])).sum(-1).sin()
 
 
-UNBIASED += [structmax.Relax(Bend()), structmax.Relax(Bend(), 1.0, weight=0.0)]
+UNBIASED += [structmax.estimators.Relax(Bend()), structmax.estimators.Relax(Bend(), 1.0, weight=0.0)]
 
 
 def problem(name: str):
@@ -90,7 +90,7 @@ def gradients(value, leaves):
 def test_enumeration_is_exact(name):
     structure, scores, weights = problem(name)
     leaves = [t.requires_grad_() for t in (*scores, weights)]
-    result = structmax.expect(losses_of(weights), structure.parts(scores), structure, structmax.Enumerate())
+    result = structmax.expect(losses_of(weights), structure.parts(scores), structure, structmax.estimators.Enumerate())
     wanted = by_hand(structure, scores, weights)
     torch.testing.assert_close(result.value, wanted, rtol=1e-12, atol=1e-12)
     for found, right in zip(gradients(result.value, leaves), gradients(wanted, leaves), strict=True):
@@ -104,7 +104,9 @@ def test_enumeration_is_exact(name):
 def test_unbiased(name, estimator):
     """Value and both gradients are right on average: within 4 standard errors, seeded."""
     structure, scores, weights = problem(name)
-    if isinstance(estimator, structmax.Rebar | structmax.Relax) and not isinstance(structure, ONE_OF_TWO_KINDS):
+    if isinstance(estimator, structmax.estimators.Rebar | structmax.estimators.Relax) and not isinstance(
+        structure, ONE_OF_TWO_KINDS
+    ):
         with pytest.raises(structmax.Refusal, match=r"known for Simplex and Bits, not for .* Try ScoreFunction\(\)"):
             structmax.expect(losses_of(weights), structure.parts(scores), structure, estimator)
         return
@@ -128,7 +130,7 @@ def test_draws_that_cover_everything_are_exact(name):
     structure, scores, weights = problem(name)
     leaves = [t.requires_grad_() for t in scores]
     wanted = gradients(by_hand(structure, scores, weights), leaves)
-    for estimator in (structmax.SampleWithoutReplacement(12), structmax.SumAndSample(40)):
+    for estimator in (structmax.estimators.SampleWithoutReplacement(12), structmax.estimators.SumAndSample(40)):
         result = structmax.expect(losses_of(weights), structure.parts(scores), structure, estimator)
         for found, right in zip(gradients(result.value, leaves), wanted, strict=True):
             torch.testing.assert_close(found, right, rtol=1e-8, atol=1e-8)
@@ -152,7 +154,7 @@ def test_sparse_sums(name):
         seen.append(index)
         return losses_of(weights)(parts, index)
 
-    result = structmax.expect(f, structure.parts(scores), structure, structmax.SparseTopK(16))
+    result = structmax.expect(f, structure.parts(scores), structure, structmax.estimators.SparseTopK(16))
     wanted = by_hand(structure, scores, weights, sparsemax_by_hand)
     torch.testing.assert_close(result.value, wanted)
     for found, right in zip(gradients(result.value, leaves), gradients(wanted, leaves), strict=True):
@@ -167,7 +169,7 @@ def test_sparse_support(name):
     structure, scores, weights = problem(name)
     leaves = [t.requires_grad_() for t in scores]
     at = structure.parts(scores)
-    result = structmax.expect(losses_of(weights), at, structure, structmax.SparseSupport(0.5))
+    result = structmax.expect(losses_of(weights), at, structure, structmax.estimators.SparseSupport(0.5))
     found = structmax.sparsemap(at, structure, temperature=0.5)
     assert result.evaluations == int(found.counts.sum())
 
@@ -186,7 +188,7 @@ def test_on_the_simplex_the_support_is_that_of_sparsemax():
     x = torch.tensor([[0.0, 1.5, 1.0, -3.0], [5.0, 0.0, 0.0, 0.0]], dtype=torch.float64, requires_grad=True)
     cost = torch.randn(4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     wanted = structmax.sparsemax(x) @ cost
-    for estimator in (structmax.SparseSupport(), structmax.SparseTopK(4)):
+    for estimator in (structmax.estimators.SparseSupport(), structmax.estimators.SparseTopK(4)):
         result = structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), estimator)
         torch.testing.assert_close(result.value, wanted)
         torch.testing.assert_close(gradients(result.value, [x]), gradients(structmax.sparsemax(x) @ cost, [x]))
@@ -201,9 +203,9 @@ def test_sparse_sums_evaluate_what_has_probability():
         return structmax.expect(lambda z, _: z.sum(-1), x, structmax.Simplex(), estimator).evaluations
 
     support = int((structmax.sparsemax(x) > 0).sum())
-    assert evaluations(structmax.SparseSupport()) == support < 16 * 10
-    assert evaluations(structmax.SparseTopK(8)) <= 16 * 8
-    assert evaluations(structmax.Enumerate()) == 16 * 256
+    assert evaluations(structmax.estimators.SparseSupport()) == support < 16 * 10
+    assert evaluations(structmax.estimators.SparseTopK(8)) <= 16 * 8
+    assert evaluations(structmax.estimators.Enumerate()) == 16 * 256
 
 
 # ---------------------------------------------------------------- a learned control variate
@@ -230,7 +232,7 @@ def test_relax_learns_to_lower_the_variance():
     control = nn.Linear(3, 1).double()
     nn.init.zeros_(control.weight)
     nn.init.zeros_(control.bias)
-    estimator = structmax.Relax(control, weight=0.0)
+    estimator = structmax.estimators.Relax(control, weight=0.0)
     start, evaluations = gradient(estimator, 0)
     assert evaluations == len(start)
     slopes = [(p, at, float(p.grad[at])) for p, at in ((control.weight, (0, 1)), (control.bias, (0,)))]
@@ -260,7 +262,7 @@ def test_relax_is_rebar_without_a_module():
     nothing = Bend()
     nn.init.zeros_(nothing.scale)
     found = []
-    for estimator in (structmax.Rebar(0.7, 0.9), structmax.Relax(nothing, 0.7, 0.9)):
+    for estimator in (structmax.estimators.Rebar(0.7, 0.9), structmax.estimators.Relax(nothing, 0.7, 0.9)):
         x = scores[0].clone().requires_grad_()
         g = torch.Generator().manual_seed(3)
         result = structmax.expect(losses_of(weights), x, structure, estimator, generator=g)
@@ -273,16 +275,18 @@ def test_relax_is_rebar_without_a_module():
 def test_relax_without_gradients_or_structures():
     """Nobody asks for gradients: f at the draw is all. Nothing feasible: 0, and the module is not disturbed."""
     module = Bend()
-    assert ask(structmax.Relax(module)).evaluations == 2
+    assert ask(structmax.estimators.Relax(module)).evaluations == 2
     x = torch.tensor([[-torch.inf] * 3, [0.0, 1.0, -torch.inf]], dtype=torch.float64, requires_grad=True)
-    value = structmax.expect(lambda z, _: z[:, 1] ** 2, x, structmax.Simplex(), structmax.Relax(module)).value
+    value = structmax.expect(
+        lambda z, _: z[:, 1] ** 2, x, structmax.Simplex(), structmax.estimators.Relax(module)
+    ).value
     value.sum().backward()
     assert value[0] == 0
     assert x.grad.isfinite().all()
     assert not x.grad[0].any()
     assert module.scale.grad.isfinite()
     empty = torch.zeros(0, 3, dtype=torch.float64, requires_grad=True)
-    result = structmax.expect(lambda z, _: z[:, 1], empty, structmax.Simplex(), structmax.Relax(module))
+    result = structmax.expect(lambda z, _: z[:, 1], empty, structmax.Simplex(), structmax.estimators.Relax(module))
     assert result.value.shape == (0,)
     assert result.evaluations == 0
 
@@ -320,11 +324,11 @@ def test_chances_where_nothing_is_left():
 
 
 def test_running_mean_and_scale():
-    mean, scale = structmax.RunningMean(0.5), structmax.RunningScale(0.5)
+    mean, scale = structmax.estimators.RunningMean(0.5), structmax.estimators.RunningScale(0.5)
     f = lambda z, _: 4 * z[:, 0]  # noqa: E731
     x = torch.zeros(500, 2, dtype=torch.float64, requires_grad=True)
     g = torch.Generator().manual_seed(0)
-    estimator = structmax.ScoreFunction(baseline=mean, scale=scale)
+    estimator = structmax.estimators.ScoreFunction(baseline=mean, scale=scale)
     assert not estimator.unbiased
     variances = []
     for _ in range(3):
@@ -341,7 +345,7 @@ def test_learned_baseline_learns():
     torch.manual_seed(0)
     module = nn.Linear(3, 1)
     features = torch.randn(64, 3)
-    estimator = structmax.ScoreFunction(2, structmax.Learned(module, features))
+    estimator = structmax.estimators.ScoreFunction(2, structmax.estimators.Learned(module, features))
     f = lambda z, index: features[index, 0] + 0 * z[:, 0]  # noqa: E731
     optimiser = torch.optim.SGD(module.parameters(), 0.3)
     x = torch.zeros(64, 5)
@@ -352,14 +356,17 @@ def test_learned_baseline_learns():
         result.value.mean().backward()
         optimiser.step()
     torch.testing.assert_close(module(features).squeeze(-1), features[:, 0], atol=1e-2, rtol=1e-2)
-    by_scores = structmax.ScoreFunction(1, structmax.Learned(nn.Linear(5, 1)))
+    by_scores = structmax.estimators.ScoreFunction(1, structmax.estimators.Learned(nn.Linear(5, 1)))
     assert structmax.expect(f, x, structmax.Simplex(), by_scores).value.shape == (64,)
 
 
 def test_self_critical_asks_for_the_best():
     x = torch.randn(6, 4)
     result = structmax.expect(
-        lambda z, _: z[:, 0], x, structmax.Simplex(), structmax.ScoreFunction(3, structmax.SelfCritical())
+        lambda z, _: z[:, 0],
+        x,
+        structmax.Simplex(),
+        structmax.estimators.ScoreFunction(3, structmax.estimators.SelfCritical()),
     )
     assert result.evaluations == 6 * 4
 
@@ -375,7 +382,7 @@ def test_vimco():
     leaves = [t.detach().expand(DRAWS, 3).clone().requires_grad_() for t in (x, weights)]
     f = lambda z, index: (z * leaves[1][index]).sum(-1)  # noqa: E731
     g = torch.Generator().manual_seed(0)
-    value = structmax.expect(f, leaves[0], structmax.Simplex(), structmax.Vimco(2), generator=g).value
+    value = structmax.expect(f, leaves[0], structmax.Simplex(), structmax.estimators.Vimco(2), generator=g).value
     for found, wanted in zip([value, *gradients(value, leaves)], right, strict=True):
         assert ((found.mean(0) - wanted).abs() <= 4 * found.std(0) / math.sqrt(DRAWS)).all()
 
@@ -385,9 +392,9 @@ def test_ppo_starts_as_the_score_function():
     leaves = [t.requires_grad_() for t in scores]
     at = structure.parts(scores)
     f = losses_of(weights)
-    ppo = structmax.Ppo(0.2, 3, structmax.LeaveOneOut())
+    ppo = structmax.estimators.PPO(0.2, 3, structmax.estimators.LeaveOneOut())
     drawn = ppo.draw(f, at, structure, generator=torch.Generator().manual_seed(5))
-    estimator = structmax.ScoreFunction(3, structmax.LeaveOneOut())
+    estimator = structmax.estimators.ScoreFunction(3, structmax.estimators.LeaveOneOut())
     value = structmax.expect(f, at, structure, estimator, generator=torch.Generator().manual_seed(5)).value
     torch.testing.assert_close(drawn.losses.mean(0), value)
     for found, right in zip(gradients(ppo.loss(at, structure, drawn), leaves), gradients(value, leaves), strict=True):
@@ -397,7 +404,7 @@ def test_ppo_starts_as_the_score_function():
 def test_ppo_clips():
     log_p = torch.tensor([0.5, -0.5, 0.5, -0.5], requires_grad=True)
     advantage = torch.tensor([1.0, 1.0, -1.0, -1.0])
-    value = structmax.Ppo(0.2).surrogate(log_p, torch.zeros(4), advantage)
+    value = structmax.estimators.PPO(0.2).surrogate(log_p, torch.zeros(4), advantage)
     (slope,) = gradients(value, [log_p])
     torch.testing.assert_close(value, torch.tensor([-1.2, -math.exp(-0.5), math.exp(0.5), 0.8]))
     assert (slope != 0).tolist() == [False, True, True, False]
@@ -406,7 +413,13 @@ def test_ppo_clips():
 # ---------------------------------------------------------------- edges
 
 
-ALL = [structmax.Enumerate(), structmax.SparseTopK(3), structmax.SparseSupport(), structmax.Vimco(2), *UNBIASED]
+ALL = [
+    structmax.estimators.Enumerate(),
+    structmax.estimators.SparseTopK(3),
+    structmax.estimators.SparseSupport(),
+    structmax.estimators.Vimco(2),
+    *UNBIASED,
+]
 
 
 @pytest.mark.parametrize("estimator", ALL, ids=repr)
@@ -434,12 +447,12 @@ def test_forbidden_parts_and_batches(estimator):
 
 
 SURROGATES = [
-    structmax.StraightThrough(),
-    structmax.Relaxation(),
-    structmax.PerturbAndMap(),
-    structmax.ImplicitMLE(),
-    structmax.Spigot(),
-    structmax.ReinMax(),
+    structmax.estimators.StraightThrough(),
+    structmax.estimators.Relaxation(),
+    structmax.estimators.PerturbAndMAP(),
+    structmax.estimators.ImplicitMLE(),
+    structmax.estimators.Spigot(),
+    structmax.estimators.ReinMax(),
 ]
 
 
@@ -476,7 +489,9 @@ def test_fewer_structures_than_are_summed():
     """The zeros that stand for a missing structure score more than log Z: no exponential of that."""
     x = torch.tensor([[-100.0, -torch.inf, -torch.inf], [-100.0, -101.0, -torch.inf]], requires_grad=True)
     for k in (2, 3):
-        value = structmax.expect(lambda z, _: z[:, 0], x, structmax.Simplex(), structmax.SumAndSample(k)).value
+        value = structmax.expect(
+            lambda z, _: z[:, 0], x, structmax.Simplex(), structmax.estimators.SumAndSample(k)
+        ).value
         (slope,) = gradients(value, [x])
         assert slope.isfinite().all()
         assert (slope[0] == 0).all()
@@ -497,7 +512,7 @@ def test_not_a_number_stays_in_its_instance(estimator):
 def test_surrogates_are_evaluated_at_their_choice():
     x = torch.tensor([[0.2, 1.5, 0.3]], requires_grad=True)
     cost = torch.tensor([1.0, 2.0, 3.0])
-    result = structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), structmax.StraightThrough())
+    result = structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), structmax.estimators.StraightThrough())
     assert result.value.tolist() == [2.0]
     assert result.evaluations == 1
     assert gradients(result.value, [x])[0].tolist() == [cost.tolist()]
@@ -518,32 +533,40 @@ def test_seeded():
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda: structmax.ScoreFunction(0), ValueError, "`samples`"),
-        (lambda: structmax.ScoreFunction(1, "mean"), TypeError, r"`baseline` should be None or an object such as Leav"),
-        (lambda: structmax.SumAndSample(0), ValueError, "`k`"),
-        (lambda: structmax.SparseTopK(0), ValueError, "`k`"),
-        (lambda: structmax.SparseSupport(0), ValueError, "`temperature`"),
-        (lambda: structmax.SampleWithoutReplacement(17), ValueError, "`k` should be at most 16"),
-        (lambda: structmax.Vimco(1), ValueError, "`samples`"),
-        (lambda: structmax.Ppo(0.0), ValueError, "`clip`"),
-        (lambda: structmax.Rebar(0.0), ValueError, "`temperature`"),
-        (lambda: structmax.Relax(Bend(), 0.0), ValueError, "`temperature`"),
-        (lambda: structmax.Relax(torch.sin), TypeError, "`control` should be a torch.nn.Module"),
+        (lambda: structmax.estimators.ScoreFunction(0), ValueError, "`samples`"),
         (
-            lambda: ask(structmax.Relax(nn.Linear(3, 2)), scores=torch.zeros(4, 3, requires_grad=True)),
+            lambda: structmax.estimators.ScoreFunction(1, "mean"),
+            TypeError,
+            r"`baseline` should be None or an object such as Leav",
+        ),
+        (lambda: structmax.estimators.SumAndSample(0), ValueError, "`k`"),
+        (lambda: structmax.estimators.SparseTopK(0), ValueError, "`k`"),
+        (lambda: structmax.estimators.SparseSupport(0), ValueError, "`temperature`"),
+        (lambda: structmax.estimators.SampleWithoutReplacement(17), ValueError, "`k` should be at most 16"),
+        (lambda: structmax.estimators.Vimco(1), ValueError, "`samples`"),
+        (lambda: structmax.estimators.PPO(0.0), ValueError, "`clip`"),
+        (lambda: structmax.estimators.Rebar(0.0), ValueError, "`temperature`"),
+        (lambda: structmax.estimators.Relax(Bend(), 0.0), ValueError, "`temperature`"),
+        (lambda: structmax.estimators.Relax(torch.sin), TypeError, "`control` should be a torch.nn.Module"),
+        (
+            lambda: ask(structmax.estimators.Relax(nn.Linear(3, 2)), scores=torch.zeros(4, 3, requires_grad=True)),
             ValueError,
             r"should return shape \(2, 4\) for structures of shape \(2, 4, 3\), but returned \(2, 4, 2\)",
         ),
-        (lambda: structmax.RunningMean(1.0), ValueError, "`decay` should be below 1, but is 1.0"),
-        (lambda: ask(structmax.ScoreFunction), TypeError, "such as ScoreFunction.., but is ScoreFunction itself"),
+        (lambda: structmax.estimators.RunningMean(1.0), ValueError, "`decay` should be below 1, but is 1.0"),
+        (
+            lambda: ask(structmax.estimators.ScoreFunction),
+            TypeError,
+            "such as ScoreFunction.., but is ScoreFunction itself",
+        ),
         (lambda: ask(None), TypeError, "`estimator` should be an object such as"),
         (
-            lambda: ask(structmax.ScoreFunction(1, structmax.LeaveOneOut())),
+            lambda: ask(structmax.estimators.ScoreFunction(1, structmax.estimators.LeaveOneOut())),
             ValueError,
             "`samples` should be at least 2",
         ),
         (
-            lambda: ask(structmax.ScoreFunction(1, structmax.Learned(nn.Linear(3, 2)))),
+            lambda: ask(structmax.estimators.ScoreFunction(1, structmax.estimators.Learned(nn.Linear(3, 2)))),
             ValueError,
             r"should return the batch shape \(2,\), but returned \(2, 2\)",
         ),
@@ -570,7 +593,9 @@ def test_seeded():
             r"up to 1.6e60, with 200 parts each. Try a smaller instance",
         ),
         (
-            lambda: ask(structmax.ScoreFunction(), structure=structmax.Matching(), scores=torch.zeros(20, 20)),
+            lambda: ask(
+                structmax.estimators.ScoreFunction(), structure=structmax.Matching(), scores=torch.zeros(20, 20)
+            ),
             structmax.Refusal,
             r"ScoreFunction\(.*\) asks `sample`, which Matching cannot answer: .* Try SparseSupport\(\)\.",
         ),
@@ -581,11 +606,13 @@ def test_errors(call, error, words):
         call()
 
 
-def ask(estimator=structmax.Enumerate(), f=lambda z, _: z[:, 0], structure=structmax.Simplex(), scores=None):  # noqa: B008
+def ask(estimator=structmax.estimators.Enumerate(), f=lambda z, _: z[:, 0], structure=structmax.Simplex(), scores=None):  # noqa: B008
     return structmax.expect(f, torch.zeros(2, 3) if scores is None else scores, structure, estimator)
 
 
-@pytest.mark.parametrize("estimator", [structmax.SampleWithoutReplacement(3), structmax.SumAndSample(2)])
+@pytest.mark.parametrize(
+    "estimator", [structmax.estimators.SampleWithoutReplacement(3), structmax.estimators.SumAndSample(2)]
+)
 def test_masks_on_every_structure(estimator):
     """Sums of −1e30 and more round to anything: probabilities stay below 1."""
     x = -1e30 * torch.randint(1, 9, (8, 9, 2), generator=torch.Generator().manual_seed(0)).float().requires_grad_()

@@ -14,21 +14,18 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 import structmax
-from structmax import (
+from structmax import FactorGraph, LinearChain, Matching, SpanningTree
+from structmax.factors import (
     AndOut,
     AtMostOne,
     Budget,
     Dense,
     Factor,
-    FactorGraph,
     Imply,
     Knapsack,
-    LinearChain,
-    Matching,
     Or,
     OrOut,
     Pair,
-    SpanningTree,
     Variables,
     Xor,
     XorOut,

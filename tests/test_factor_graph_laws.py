@@ -13,7 +13,8 @@ from relaxations import KINDS, LOGIC, QuadraticProgram, RandomGraph, members
 from torch import Tensor
 
 import structmax
-from structmax import Factor, FactorGraph, Variables
+from structmax import FactorGraph
+from structmax.factors import Factor, Variables
 
 # Where many bounds coincide, and a bound is often touched without a force.
 OUTPUTS = ("or_out", "and_out", "imply")

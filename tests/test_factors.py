@@ -10,7 +10,8 @@ from relaxations import LOGIC, logic_members
 from torch import Tensor
 
 import structmax
-from structmax import Budget, FactorGraph, Pair, Variables, Xor
+from structmax import FactorGraph
+from structmax.factors import Budget, Pair, Variables, Xor
 from structmax.testing.projection import nearest
 
 N = 4

@@ -71,12 +71,12 @@ def test_the_crf_module(dtype):
 @pytest.mark.parametrize(
     "estimator",
     [
-        structmax.Enumerate(),
-        structmax.SumAndSample(2),
-        structmax.SampleWithoutReplacement(2),
-        structmax.ScoreFunction(4, structmax.LeaveOneOut()),
-        structmax.SparseTopK(2),
-        structmax.Relaxation(structmax.Marginals()),
+        structmax.estimators.Enumerate(),
+        structmax.estimators.SumAndSample(2),
+        structmax.estimators.SampleWithoutReplacement(2),
+        structmax.estimators.ScoreFunction(4, structmax.estimators.LeaveOneOut()),
+        structmax.estimators.SparseTopK(2),
+        structmax.estimators.Relaxation(structmax.omega.Entropy()),
     ],
     ids=repr,
 )
@@ -102,7 +102,11 @@ def test_expectations(estimator, dtype):
 
 @pytest.mark.parametrize("dtype", HALF)
 def test_surrogates_and_variances(dtype):
-    for estimator in (structmax.ReinMax(), structmax.StraightThrough(structmax.Marginals()), structmax.ImplicitMLE()):
+    for estimator in (
+        structmax.estimators.ReinMax(),
+        structmax.estimators.StraightThrough(structmax.omega.Entropy()),
+        structmax.estimators.ImplicitMLE(),
+    ):
         grads = []
         for x in (X.to(dtype).requires_grad_(), X.clone().requires_grad_()):
             z = structmax.surrogate(x, Simplex(), estimator, generator=torch.Generator().manual_seed(0))

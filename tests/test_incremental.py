@@ -144,7 +144,7 @@ def test_gradients_of_choices(choose):
     action = choose(scores, allowed, temperature=0.5, **given)
     noisy = scores.detach()
     if choose is gumbel:
-        noisy = noisy + structmax.Gumbel().like(noisy, torch.Generator().manual_seed(5))
+        noisy = noisy + structmax.noise.Gumbel().like(noisy, torch.Generator().manual_seed(5))
         assert torch.equal(action, sample(scores, allowed, generator=torch.Generator().manual_seed(5)))
     assert torch.equal(action, greedy(noisy, allowed))
     assert action[1:].tolist() == [[1, 0], [0, 0]]

@@ -10,10 +10,10 @@ def table(**given):
     cost = torch.tensor([[1.0, -2.0, 3.0, 0.5], [0.5, 1.0, -1.0, 2.0]], dtype=torch.float64)
     scores = torch.tensor([[0.3, -0.2, 0.8, 0.0], [1.0, 0.0, 0.5, -0.5]], dtype=torch.float64)
     estimators = {
-        "draws": structmax.ScoreFunction(2, structmax.LeaveOneOut()),
-        "sum": structmax.SumAndSample(2),
-        "all": structmax.Enumerate(),
-        "straight": structmax.StraightThrough(),
+        "draws": structmax.estimators.ScoreFunction(2, structmax.estimators.LeaveOneOut()),
+        "sum": structmax.estimators.SumAndSample(2),
+        "all": structmax.estimators.Enumerate(),
+        "straight": structmax.estimators.StraightThrough(),
     }
     f = lambda z, index: (z * cost[index]).sum(-1) ** 2  # noqa: E731
     g = torch.Generator().manual_seed(0)
@@ -45,7 +45,7 @@ def test_questions():
         "sum": {"topk": 2, "sample_without_replacement": 2, "log_partition_and_marginals": 2},
         "straight": {"argmax": 2},
     }
-    pairs = structmax.Perturbed(samples=10), structmax.Relaxation()
+    pairs = structmax.estimators.Perturbed(samples=10), structmax.estimators.Relaxation()
     found = structmax.lab.gradients(lambda z, _: z[:, 0] ** 2, torch.zeros(3), structmax.Subset(2), pairs, draws=2)
     perturbed, relaxed = (row.questions for row in found.rows)
     assert perturbed["argmax"] == 10
@@ -65,7 +65,11 @@ def test_structures_of_several_tensors():
     chain = structmax.LinearChain(torch.tensor([3, 2]))
     scores = torch.randn(2, 3, 2), torch.randn(2, 2)
     found = structmax.lab.gradients(
-        lambda z, _: z.unary[:, 0, 0] * z.unary[:, 1, 1], scores, chain, [structmax.ScoreFunction()], draws=400
+        lambda z, _: z.unary[:, 0, 0] * z.unary[:, 1, 1],
+        scores,
+        chain,
+        [structmax.estimators.ScoreFunction()],
+        draws=400,
     )
     assert found.rows[0].name == "ScoreFunction(samples=1, baseline=None, scale=None)"
     assert found.rows[0].bias < 5 * found.rows[0].chance

@@ -56,10 +56,10 @@ def of_graph(graph: structmax.FactorGraph, mask: Tensor | None = None) -> Callab
     return ask
 
 
-SQUARE = structmax.Variables("x", (3, 3))
-LINES = structmax.FactorGraph(*(structmax.Xor(line) for i in range(3) for line in (SQUARE[i], SQUARE[:, i])))
-ROW = structmax.Variables("x", (4,))
-LOGIC = structmax.FactorGraph(structmax.Budget(ROW, at_most=2), structmax.OrOut(ROW[0], ROW[1], ROW[2]))
+SQUARE = structmax.factors.Variables("x", (3, 3))
+LINES = structmax.FactorGraph(*(structmax.factors.Xor(line) for i in range(3) for line in (SQUARE[i], SQUARE[:, i])))
+ROW = structmax.factors.Variables("x", (4,))
+LOGIC = structmax.FactorGraph(structmax.factors.Budget(ROW, at_most=2), structmax.factors.OrOut(ROW[0], ROW[1], ROW[2]))
 LAST = ((2, 0), (2, 1), (2, 2), (0, 2), (1, 2))
 SUBJECTS = {
     "sinkhorn": Subject(of_sinkhorn(structmax.Matching()), (3, 3)),

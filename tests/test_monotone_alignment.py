@@ -152,7 +152,7 @@ def test_the_best_path_of_several_strips_is_best(kind):
     best = structmax.argmax(scores, structure, backend="numba")
     value = sum((s * b).sum() for s, b in zip(structure.tensors(scores), structure.tensors(best), strict=True))
     # at a low temperature the soft maximum is the best score
-    cold = structmax.smoothed(scores, structure, structmax.Entropy(1e-9))
+    cold = structmax.smoothed(scores, structure, structmax.omega.Entropy(1e-9))
     assert value.item() == pytest.approx(cold.item(), rel=1e-7)
     again = structure.encode(structure.decode(best), *LONG)
     for a, b in zip(structure.tensors(again), structure.tensors(best), strict=True):

@@ -262,10 +262,10 @@ def test_trees_are_marginals_of_arcs(kind: type) -> None:
     "answer",
     [
         structmax.sparse_marginals,
-        structmax.StraightThrough(),
-        structmax.Spigot(),
-        structmax.PerturbAndMap(),
-        structmax.Relaxation(structmax.SparseMarginals(0.5)),
+        structmax.estimators.StraightThrough(),
+        structmax.estimators.Spigot(),
+        structmax.estimators.PerturbAndMAP(),
+        structmax.estimators.Relaxation(structmax.omega.SquaredNorm(0.5)),
     ],
     ids=lambda answer: getattr(answer, "__name__", repr(answer)),
 )
@@ -292,7 +292,7 @@ def test_a_layout_of_ones_own() -> None:
         def __init__(self) -> None:
             super().__init__(lambda queries, keys: structmax.Simplex())
 
-    layer = snn.StructuredAttention(6, Best(), structmax.StraightThrough(structmax.Marginals()))
+    layer = snn.StructuredAttention(6, Best(), structmax.estimators.StraightThrough(structmax.omega.Entropy()))
     weights = layer(torch.randn(2, 5, 6), lengths=torch.tensor([5, 2])).weights
     assert weights.sum(-1).squeeze(1).tolist() == [[1.0] * 5, [1.0, 1.0, 0.0, 0.0, 0.0]]
 
@@ -320,7 +320,7 @@ def test_sinkhorn_attention() -> None:
 
 
 @pytest.mark.parametrize("normalise", [False, True])
-@pytest.mark.parametrize("settings", [{"gamma": 0.5}, {"omega": structmax.L2(0.3)}, {"band": 4}], ids=str)
+@pytest.mark.parametrize("settings", [{"gamma": 0.5}, {"omega": structmax.omega.LocalL2(0.3)}, {"band": 4}], ids=str)
 def test_soft_dtw_loss(normalise: bool, settings: dict) -> None:
     x, y, n = normal(3, 5, 2), normal(3, 4, 2, seed=1), torch.tensor([4, 2, 3])
     function = structmax.soft_dtw_divergence if normalise else structmax.soft_dtw
@@ -340,8 +340,8 @@ LOSSES = [
     (snn.SoftmaxMarginLoss, structmax.softmax_margin_loss, {"reduction": "sum"}),
     (snn.SparsemapLoss, structmax.sparsemap_loss, {"temperature": 0.5}),
     (snn.MarginSparsemapLoss, structmax.margin_sparsemap_loss, {"temperature": 2.0}),
-    (snn.SmoothedLoss, structmax.smoothed_loss, {"omega": structmax.L2(0.5)}),
-    (snn.PerturbedLoss, structmax.perturbed_loss, {"samples": 2, "sigma": 0.5, "noise": structmax.Gumbel()}),
+    (snn.SmoothedLoss, structmax.smoothed_loss, {"omega": structmax.omega.LocalL2(0.5)}),
+    (snn.PerturbedLoss, structmax.perturbed_loss, {"samples": 2, "sigma": 0.5, "noise": structmax.noise.Gumbel()}),
 ]
 
 
@@ -379,7 +379,7 @@ def test_perturbed_loss_takes_a_generator() -> None:
     [
         (snn.SoftDTWLoss(0.1), "SoftDTWLoss(gamma=0.1, normalise=False, band=None, reduction='mean')"),
         (
-            snn.SoftDTWLoss(omega=structmax.L2(2.0), normalise=True),
+            snn.SoftDTWLoss(omega=structmax.omega.LocalL2(2.0), normalise=True),
             "SoftDTWLoss(omega=L2(gamma=2.0), normalise=True, band=None, reduction='mean')",
         ),
         (snn.CrfLoss("sum"), "CrfLoss(reduction='sum')"),
@@ -436,7 +436,7 @@ def test_errors() -> None:
         ):
             layout(structmax.Matching())
     with pytest.raises(TypeError, match=r"`answer` should be .* but is a class. Try Spigot\(\)"):
-        snn.StructuredAttention(6, snn.Segments(), structmax.Spigot)
+        snn.StructuredAttention(6, snn.Segments(), structmax.estimators.Spigot)
     with pytest.raises(ValueError, match="`temperature` should be > 0"):
         snn.SinkhornAttention(6, temperature=0.0)
     with pytest.raises(ValueError, match="`reduction` should be one of"):

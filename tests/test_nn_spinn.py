@@ -130,7 +130,7 @@ def test_a_policy_learns_to_follow() -> None:
 
 def test_surrogate_transitions_get_a_gradient() -> None:
     spinn, scores = machine(), normal(4, 2 * N - 1, 2, requires_grad=True)
-    parts = structmax.surrogate(scores, structmax.ShiftReduce(LENGTHS), structmax.Spigot())
+    parts = structmax.surrogate(scores, structmax.ShiftReduce(LENGTHS), structmax.estimators.Spigot())
     spinn(normal(4, N, 3), LENGTHS, parts).root.sum().backward()
     past = torch.arange(2 * N - 1)[:, None] >= 2 * LENGTHS[:, None, None] - 1
     assert scores.grad is not None

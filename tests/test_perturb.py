@@ -35,7 +35,7 @@ def test_a_temperature_flattens():
 
 def test_logistic_noise_draws_bits():
     x = torch.tensor([0.3, -1.0, 2.0, -math.inf], dtype=torch.float64)
-    noise = structmax.Logistic()
+    noise = structmax.noise.Logistic()
     drawn = structmax.perturb_and_map(x, structmax.Bits(), (DRAWS,), noise=noise, generator=seeded())
     frequencies_agree(drawn.mean(0), x.sigmoid())
 
@@ -71,7 +71,7 @@ def test_gumbel_topk_of_a_short_row():
     assert not drawn[1].any()
 
 
-@pytest.mark.parametrize("noise", [structmax.Gumbel(), structmax.Logistic(), structmax.Normal()])
+@pytest.mark.parametrize("noise", [structmax.noise.Gumbel(), structmax.noise.Logistic(), structmax.noise.Normal()])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_draws_are_members(case, noise):
     scores = case.scores()
@@ -91,7 +91,7 @@ def test_errors():
     with pytest.raises(ValueError, match="temperature"):
         structmax.perturb_and_map(torch.zeros(3), structmax.Simplex(), temperature=0.0)
     with pytest.raises(TypeError, match=r"`noise` should be Gumbel\(\), Logistic\(\) or Normal\(\), but is"):
-        structmax.perturb_and_map(torch.zeros(3), structmax.Simplex(), noise=structmax.Gumbel)
+        structmax.perturb_and_map(torch.zeros(3), structmax.Simplex(), noise=structmax.noise.Gumbel)
     with pytest.raises(TypeError, match="`noise` should be"):
         structmax.perturb_and_map(torch.zeros(3), structmax.Simplex(), noise="gumbel")
 

@@ -7,7 +7,12 @@ import torch
 
 import structmax
 
-OMEGAS = [structmax.Entropy(0.5), structmax.L2(2.0), structmax.Tsallis(1.5, 1.0), structmax.Tsallis(3.0, 0.3)]
+OMEGAS = [
+    structmax.omega.Entropy(0.5),
+    structmax.omega.LocalL2(2.0),
+    structmax.omega.LocalTsallis(1.5, 1.0),
+    structmax.omega.LocalTsallis(3.0, 0.3),
+]
 
 
 def spread(omega, n: int) -> float:
@@ -56,14 +61,17 @@ def test_the_value_lies_above_the_maximum_by_at_most_the_bound(omega):
 def test_entropy_is_the_log_partition_and_its_temperature():
     x, paths = torch.randn(2, 4, 5, dtype=torch.float64), structmax.MonotoneAlignment()
     close = torch.testing.assert_close
-    close(structmax.smoothed(x, paths, structmax.Entropy(1.0)), structmax.log_partition(x, paths))
-    close(structmax.smoothed_marginals(x, paths, structmax.Entropy(1.0)), structmax.marginals(x, paths))
-    close(structmax.smoothed(x, paths, structmax.Tsallis(1.0, 0.3)), 0.3 * structmax.log_partition(x / 0.3, paths))
+    close(structmax.smoothed(x, paths, structmax.omega.Entropy(1.0)), structmax.log_partition(x, paths))
+    close(structmax.smoothed_marginals(x, paths, structmax.omega.Entropy(1.0)), structmax.marginals(x, paths))
+    close(
+        structmax.smoothed(x, paths, structmax.omega.LocalTsallis(1.0, 0.3)),
+        0.3 * structmax.log_partition(x / 0.3, paths),
+    )
 
 
 def test_l2_is_exactly_sparse_and_entropy_is_not():
     x, paths = 3 * torch.randn(6, 6, dtype=torch.float64), structmax.MonotoneAlignment()
-    sparse = structmax.smoothed_marginals(x, paths, structmax.L2(1.0))
+    sparse = structmax.smoothed_marginals(x, paths, structmax.omega.LocalL2(1.0))
     assert (sparse == 0).sum() > 6
     assert (structmax.marginals(x, paths) > 0).all()
 
@@ -72,7 +80,7 @@ def test_structures_are_ranked_by_their_walk():
     x, chain = torch.randn(4, 3, dtype=torch.float64), structmax.LinearChain()
     scores = chain.Parts(x, torch.randn(3, 3, dtype=torch.float64))
     best = structmax.topk(scores, chain, 5).parts
-    log_p = structmax.smoothed_log_prob(scores, chain, structmax.Entropy(1.0), best)
+    log_p = structmax.smoothed_log_prob(scores, chain, structmax.omega.Entropy(1.0), best)
     torch.testing.assert_close(log_p, structmax.log_prob(scores, chain, best))
     assert (log_p.diff() <= 0).all()
 
@@ -80,19 +88,19 @@ def test_structures_are_ranked_by_their_walk():
 def test_wrong_regularisers_are_refused():
     x, paths = torch.zeros(2, 2), structmax.MonotoneAlignment()
     with pytest.raises(TypeError, match=r"`omega` should be a regulariser such as L2\(1.0\), but is L2 itself"):
-        structmax.smoothed(x, paths, structmax.L2)
+        structmax.smoothed(x, paths, structmax.omega.LocalL2)
     with pytest.raises(ValueError, match=r"`gamma` should be > 0, but is 0"):
-        structmax.L2(0)
+        structmax.omega.LocalL2(0)
     with pytest.raises(ValueError, match=r"`alpha` should be > 1, but is 0.5. 1 is Entropy, 2 is L2."):
-        structmax.Tsallis(0.5)
+        structmax.omega.LocalTsallis(0.5)
 
 
 def test_a_temperature_in_half_precision_is_rounded_once():
     scores = torch.randn(16, 4, generator=torch.Generator().manual_seed(0)).bfloat16()
     structure = structmax.Subset(2)
     for question in (structmax.smoothed, structmax.smoothed_marginals):
-        got = question(scores, structure, structmax.Entropy(0.3))
-        assert torch.equal(got, question(scores.float(), structure, structmax.Entropy(0.3)).bfloat16())
+        got = question(scores, structure, structmax.omega.Entropy(0.3))
+        assert torch.equal(got, question(scores.float(), structure, structmax.omega.Entropy(0.3)).bfloat16())
 
 
 @pytest.mark.parametrize("backend", ["numba", "reference"])
@@ -100,7 +108,7 @@ def test_walks_among_masked_and_impossible_edges(backend):
     """In the first frame one state can be entered, and −1e30 is all there is: powers of the others overflow."""
     scores = torch.full((2, 3), -1e30, requires_grad=True)
     structure = structmax.Ctc(torch.tensor([1]))
-    value = structmax.smoothed(scores, structure, structmax.Tsallis(1.3, 1.0), backend=backend)
+    value = structmax.smoothed(scores, structure, structmax.omega.LocalTsallis(1.3, 1.0), backend=backend)
     (gradient,) = torch.autograd.grad(value, scores)
     assert gradient.sum(-1).tolist() == pytest.approx([1, 1])
 
@@ -109,7 +117,7 @@ def test_walks_among_masked_and_impossible_edges(backend):
 def test_a_walk_too_improbable_for_its_probability_has_a_logarithm(backend):
     scores = torch.tensor([3.0, -1e5, 1.0], dtype=torch.float64, requires_grad=True)
     second = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
-    given = structmax.Subset(2), structmax.Entropy(4.0), second
+    given = structmax.Subset(2), structmax.omega.Entropy(4.0), second
     value = structmax.smoothed_log_prob(scores, *given, backend=backend)
     assert value.item() == pytest.approx(-100001 / 4)
     (gradient,) = torch.autograd.grad(value, scores)

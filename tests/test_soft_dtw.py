@@ -7,7 +7,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 import structmax
-from structmax import L2, Entropy, Tsallis
+from structmax.omega import Entropy, LocalL2, LocalTsallis
 
 
 def series(*shape, seed=0, dtype=torch.float64):
@@ -39,7 +39,7 @@ def test_soft_dtw_is_the_soft_minimum_over_all_paths(gamma, band):
     assert rounded.item() == pytest.approx(want.item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("omega", [Entropy(1e-8), L2(1e-8), Tsallis(1.5, 1e-8)])
+@pytest.mark.parametrize("omega", [Entropy(1e-8), LocalL2(1e-8), LocalTsallis(1.5, 1e-8)])
 def test_every_regulariser_tends_to_dynamic_time_warping(omega):
     x, y = series(4, 2), series(5, 2, seed=1)
     assert structmax.soft_dtw(x, y, omega=omega).item() == pytest.approx(path_costs(x, y).min().item(), rel=1e-6)
@@ -48,13 +48,13 @@ def test_every_regulariser_tends_to_dynamic_time_warping(omega):
 def test_the_alignment_is_the_gradient_in_the_costs():
     x, y = series(2, 4, 3), series(2, 5, 3, seed=1)
     costs = structmax.squared_distance(x, y).requires_grad_()
-    for omega in (Entropy(0.5), L2(2.0)):
+    for omega in (Entropy(0.5), LocalL2(2.0)):
         value = structmax.soft_dtw(x, y, omega=omega, cost=lambda a, b: costs)
         (gradient,) = torch.autograd.grad(value.sum(), costs)
         alignment = structmax.soft_dtw_alignment(x, y, omega=omega)
         torch.testing.assert_close(alignment, gradient)
         assert alignment.sum((1, 2)).min() >= 5
-    assert (structmax.soft_dtw_alignment(x, y, omega=L2(0.5)) == 0).any()
+    assert (structmax.soft_dtw_alignment(x, y, omega=LocalL2(0.5)) == 0).any()
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_the_barycentre_is_as_long_as_its_start():
             lambda: structmax.soft_dtw(series(3, 1), series(3, 2)),
             r"points of the same size, but have \(3, 1\) and \(3, 2\)",
         ),
-        (lambda: structmax.soft_dtw(series(3, 1), series(3, 1), 0.5, omega=L2(1.0)), r"Either `gamma` or `omega`"),
+        (lambda: structmax.soft_dtw(series(3, 1), series(3, 1), 0.5, omega=LocalL2(1.0)), r"Either `gamma` or `omega`"),
         (lambda: structmax.soft_dtw(series(3, 1), series(3, 1), -1.0), r"`gamma` should be > 0"),
         (
             lambda: structmax.soft_dtw(series(3, 1), series(4, 1), cost=lambda a, b: torch.zeros(3, 3)),

@@ -331,4 +331,4 @@ def test_messages_about_types():
 
 def test_smoothing_is_refused_with_the_reason():
     with pytest.raises(structmax.Refusal, match=r"counted by a determinant, not by a recursion"):
-        structmax.smoothed(torch.zeros(3, 3), SpanningTree(single_root=True), structmax.L2())
+        structmax.smoothed(torch.zeros(3, 3), SpanningTree(single_root=True), structmax.omega.LocalL2())

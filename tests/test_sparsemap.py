@@ -239,14 +239,16 @@ def test_peaked_scores_need_few_searches():
     assert result.iterations.double().mean() < 3
 
 
-@pytest.mark.parametrize("solver", [structmax.AwaySteps(), structmax.PairwiseSteps(), structmax.FrankWolfe()])
+@pytest.mark.parametrize(
+    "solver", [structmax.omega.AwaySteps(), structmax.omega.PairwiseSteps(), structmax.omega.FrankWolfe()]
+)
 @pytest.mark.parametrize("structure", [SIMPLEX, CHAIN, structmax.Matching()], ids=["simplex", "chain", "matching"])
 def test_conditional_gradients_come_to_the_same_point(solver, structure):
     shapes = {SIMPLEX: [(4, 6)], CHAIN: [(4, 4, 3), (3, 3)]}.get(structure, [(4, 4, 4)])
     scores = tuple(t.requires_grad_() for t in structure.tensors(draw(*shapes)))
     want = structmax.sparsemap(structure.parts(scores), structure)
     # The plain method is slow: it is held to what its gap promises.
-    tol = 1e-3 if isinstance(solver, structmax.FrankWolfe) else 1e-10
+    tol = 1e-3 if isinstance(solver, structmax.omega.FrankWolfe) else 1e-10
     result = structmax.sparsemap(structure.parts(scores), structure, solver=solver, tol=tol, max_iter=20000)
     assert bool(result.converged.all())
     assert bool((want.value - result.value <= result.gap + 1e-9).all())
@@ -258,7 +260,9 @@ def test_conditional_gradients_come_to_the_same_point(solver, structure):
         torch.testing.assert_close(pulled[0], pulled[1], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("solver", [structmax.AwaySteps(), structmax.PairwiseSteps(), structmax.FrankWolfe()])
+@pytest.mark.parametrize(
+    "solver", [structmax.omega.AwaySteps(), structmax.omega.PairwiseSteps(), structmax.omega.FrankWolfe()]
+)
 def test_conditional_gradients_need_no_batch(solver):
     scores = draw((1, 4, 4))
     many, one = (structmax.sparsemap(x, structmax.Matching(), solver=solver, tol=1e-3) for x in (scores, scores[0]))

@@ -57,7 +57,7 @@ def total(structure, *scores):
     inner = sum((m * b).sum() + (m**2).sum() for m, b in zip(mu, best, strict=True))
     value = structmax.log_partition(parts, structure)
     if "smoothed" not in structure.intractable:
-        value = value + structmax.smoothed(parts, structure, structmax.L2(1.0))
+        value = value + structmax.smoothed(parts, structure, structmax.omega.LocalL2(1.0))
     return inner + value.sum()
 
 
@@ -148,7 +148,7 @@ def test_derivatives_under_vmap_over_lengths():
 
 def test_an_estimator_under_vmap_over_lengths():
     x = torch.randn(3, 4)
-    estimator = structmax.StraightThrough(structmax.Marginals())
+    estimator = structmax.estimators.StraightThrough(structmax.omega.Entropy())
 
     def ask(x, lengths):
         return structmax.surrogate(x, structmax.Bits(lengths), estimator).square().sum()
@@ -210,9 +210,9 @@ def test_a_tangent_of_one_part_alone():
         structmax.log_partition,
         lambda scores, chain: structmax.marginals(scores, chain).unary.square(),
         lambda scores, chain: structmax.sparsemap(scores, chain).marginals.unary.square(),
-        lambda scores, chain: structmax.smoothed(scores, chain, structmax.L2(1.0)),
+        lambda scores, chain: structmax.smoothed(scores, chain, structmax.omega.LocalL2(1.0)),
         lambda scores, chain: structmax.smoothed_log_prob(
-            scores, chain, structmax.L2(1.0), chain.encode(torch.tensor([[0, 1, 2, 0]] * 3), scores)
+            scores, chain, structmax.omega.LocalL2(1.0), chain.encode(torch.tensor([[0, 1, 2, 0]] * 3), scores)
         ),
     ],
     ids=["log_partition", "marginals", "sparsemap", "smoothed", "smoothed_log_prob"],

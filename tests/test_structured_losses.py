@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import structmax
-from structmax import L2, DistributionEntropy, Entropy, Local, SquaredNorm, Tsallis, Zero
+from structmax.omega import Entropy, LocalL2, LocalTsallis, SquaredNorm, Zero
 from structmax.testing import Case, same
 from structmax.testing.projection import nearest
 
@@ -106,7 +106,7 @@ def test_sums_over_members(case):
     same("softmax margin", got, (every + cost).logsumexp(-1) - dot(case, scores, y))
     got = structmax.risk(parts, structure, target, reduction="none")
     same("risk", got, (case.probabilities(scores) * cost.nan_to_num(0.0)).sum(-1))
-    got = structmax.fenchel_young(parts, structure, target, DistributionEntropy(2.0), reduction="none")
+    got = structmax.fenchel_young(parts, structure, target, Entropy(2.0), reduction="none")
     same("temperature", got, 2 * (every / 2).logsumexp(-1) - dot(case, scores, y))
 
 
@@ -150,9 +150,9 @@ def test_the_gradient_is_point_minus_target(case):
         SquaredNorm(0.7): lambda s: structmax.sparsemap(s, structure, temperature=0.7).marginals,
     }
     if case.answers("marginals", "reference"):
-        points[DistributionEntropy()] = lambda s: structmax.marginals(s, structure)
+        points[Entropy()] = lambda s: structmax.marginals(s, structure)
     if case.answers("smoothed_and_marginals", "reference"):
-        points[Local(L2(0.7))] = lambda s: structmax.smoothed_marginals(s, structure, L2(0.7))
+        points[LocalL2(0.7)] = lambda s: structmax.smoothed_marginals(s, structure, LocalL2(0.7))
     for omega, point in points.items():
         leaves = tuple(t.clone().requires_grad_() for t in scores)
         loss = structmax.fenchel_young(case.parts(leaves), structure, target, omega, reduction="sum")
@@ -166,8 +166,8 @@ def test_never_negative_and_zero_at_the_point(case):
     best = structmax.argmax(case.parts(scores), case.structure)
     other = of(case, a_target(case, scores), scores)
     omegas = [Zero(), SquaredNorm()]
-    omegas += [Local(L2()), Local(Tsallis(1.5))] if case.answers("smoothed", "reference") else []
-    omegas += [DistributionEntropy()] if case.answers("log_partition", "reference") else []
+    omegas += [LocalL2(), LocalTsallis(1.5)] if case.answers("smoothed", "reference") else []
+    omegas += [Entropy()] if case.answers("log_partition", "reference") else []
     for omega in omegas:
         at_best, elsewhere = (
             structmax.fenchel_young(case.parts(scores), case.structure, y, omega, reduction="none")
@@ -214,7 +214,7 @@ def test_on_the_simplex_they_are_the_losses_of_the_simplex():
     for reduction in ("mean", "sum", "none"):
         pairs = [
             (structmax.sparsemap_loss(x, simplex, y, reduction=reduction), structmax.sparsemax_loss),
-            (structmax.smoothed_loss(x, simplex, y, Tsallis(1.5), reduction=reduction), structmax.entmax15_loss),
+            (structmax.smoothed_loss(x, simplex, y, LocalTsallis(1.5), reduction=reduction), structmax.entmax15_loss),
             (structmax.crf_loss(x, simplex, y, reduction=reduction), torch.nn.functional.cross_entropy),
         ]
         for got, loss in pairs:
@@ -287,12 +287,12 @@ def test_perturbed_loss():
     assert bool((losses >= 0).all())
     (gradient,) = torch.autograd.grad(losses.sum(), scores)
     draws = structmax.perturb_and_map(
-        scores, matchings, (40,), noise=structmax.Normal(), temperature=0.5, generator=seeded(2)
+        scores, matchings, (40,), noise=structmax.noise.Normal(), temperature=0.5, generator=seeded(2)
     )
     torch.testing.assert_close(gradient, draws.mean(0) - target)
 
 
-@pytest.mark.parametrize("omega", [Zero(), SquaredNorm(), DistributionEntropy(), Local(L2())], ids=repr)
+@pytest.mark.parametrize("omega", [Zero(), SquaredNorm(), Entropy(), LocalL2()], ids=repr)
 def test_forbidden_targets_cost_infinity_and_disturb_nobody(omega):
     x = torch.tensor([[0.0, -math.inf, 1.0], [0.0, -math.inf, 1.0], [-math.inf] * 3, [0.5, 0.2, 0.1]])
     y = torch.nn.functional.one_hot(torch.tensor([1, 2, 0, 0]), 3)
@@ -344,9 +344,9 @@ def test_errors():
     with pytest.raises(ValueError, match="`reduction` should be one of 'mean', 'sum', 'none', but is 'avg'"):
         structmax.crf_loss(x, simplex, y, reduction="avg")
     with pytest.raises(
-        TypeError, match=r"`omega` should be Zero\(\).*but is L2\(gamma=1.0\). Try Local\(L2\(gamma=1.0\)\)"
+        TypeError, match=r"`omega` should be Zero\(\).*but is LocalL2\(gamma=1.0\). Try Local\(LocalL2\(gamma=1.0\)\)"
     ):
-        structmax.fenchel_young(x, simplex, y, L2())
+        structmax.fenchel_young(x, simplex, y, LocalL2())
     with pytest.raises(TypeError, match=r"`omega` should be .*but is Zero itself"):
         structmax.fenchel_young(x, simplex, y, Zero)
     with pytest.raises(ValueError, match="`samples` should be a whole number"):
@@ -406,8 +406,8 @@ def test_padding_of_a_target_under_compilation_and_vmap(name):
         structmax.margin_sparsemap_loss,
         structmax.perturbed_loss,
         structmax.risk,
-        lambda *given, **how: structmax.smoothed_loss(*given, L2(1.0), **how),
-        lambda *given, **how: structmax.fenchel_young(*given, DistributionEntropy(), **how),
+        lambda *given, **how: structmax.smoothed_loss(*given, LocalL2(1.0), **how),
+        lambda *given, **how: structmax.fenchel_young(*given, Entropy(), **how),
     ],
 )
 def test_an_instance_without_structures_counts_nothing(loss):

@@ -10,36 +10,29 @@ from cases import CASES
 from torch import Tensor
 
 import structmax
-from structmax import (
-    L2,
+from structmax import surrogate
+from structmax.estimators import (
     BlackboxInterpolation,
     Box,
-    Gumbel,
-    GumbelSoftmax,
     Identity,
     ImplicitMLE,
-    Logistic,
-    Marginals,
-    Normal,
-    PerturbAndMap,
+    PerturbAndMAP,
     Perturbed,
     Polytope,
     ReinMax,
     Relaxation,
+    RowSoftmax,
     Simplices,
-    Smoothed,
-    Softmax,
-    SparseMarginals,
     Spigot,
     SpigotCE,
     SpigotEG,
     StraightThrough,
-    StraightThroughGumbel,
-    SumOfGamma,
-    Tsallis,
     WholeSpace,
-    surrogate,
+    gumbel_relaxation,
+    straight_through_gumbel,
 )
+from structmax.noise import Gumbel, Logistic, Normal, SumOfGamma
+from structmax.omega import Entropy, LocalL2, LocalTsallis, SquaredNorm
 from structmax.testing import Case, same
 from structmax.testing.case import forbid
 from structmax.testing.projection import nearest
@@ -60,15 +53,15 @@ SMALL = [
 ]
 ALL = [
     StraightThrough(),
-    StraightThrough(Marginals(0.7)),
+    StraightThrough(Entropy(0.7)),
     Spigot(0.3),
     Spigot(0.3, projection=Box()),
     Spigot(0.3, projection=WholeSpace()),
     SpigotCE(0.3),
     SpigotEG(0.3),
-    PerturbAndMap(),
-    PerturbAndMap(Normal(), 0.5, Marginals(2.0)),
-    StraightThroughGumbel(0.5),
+    PerturbAndMAP(),
+    PerturbAndMAP(Normal(), 0.5, Entropy(2.0)),
+    straight_through_gumbel(0.5),
     ImplicitMLE(2.0),
     ImplicitMLE(2.0, 3, SumOfGamma(2), 0.5),
     BlackboxInterpolation(3.0),
@@ -76,7 +69,7 @@ ALL = [
     Perturbed(4, 0.5, Gumbel(), True),
     ReinMax(),
     Relaxation(),
-    GumbelSoftmax(0.5),
+    gumbel_relaxation(0.5),
 ]
 DISCRETE = [e for e in ALL if not isinstance(e, Perturbed | Relaxation) and getattr(e, "samples", 1) == 1]
 
@@ -233,18 +226,18 @@ def test_an_invented_gradient_is_taken_once(estimator):
     x = torch.randn(2, 4, generator=seeded(1), dtype=torch.float64, requires_grad=True)
     z = surrogate(x, structmax.Simplex(), estimator, generator=seeded())
     (gradient,) = torch.autograd.grad((z**2 + z).sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match=r"is invented and has no derivative.*Relaxation\(Marginals\(\)\)"):
+    with pytest.raises(RuntimeError, match=r"is invented and has no derivative.*Relaxation\(Entropy\(\)\)"):
         gradient.sum().backward()
 
 
 def test_a_relaxation_is_differentiable_twice():
     x = torch.randn(2, 3, 3, generator=seeded(1), dtype=torch.float64, requires_grad=True)
     trees = structmax.SpanningTree(single_root=True)
-    assert torch.autograd.gradgradcheck(lambda s: surrogate(s, trees, Relaxation(Marginals(0.5))), x)
+    assert torch.autograd.gradgradcheck(lambda s: surrogate(s, trees, Relaxation(Entropy(0.5))), x)
 
 
 @pytest.mark.parametrize(
-    "estimator", [StraightThrough(Marginals()), Spigot(), ImplicitMLE(2.0, 3), Perturbed(3)], ids=named
+    "estimator", [StraightThrough(Entropy()), Spigot(), ImplicitMLE(2.0, 3), Perturbed(3)], ids=named
 )
 def test_vmap_and_functional_gradients(estimator):
     x = torch.randn(3, 2, 4, generator=seeded(1), dtype=torch.float64)
@@ -259,7 +252,7 @@ def test_vmap_and_functional_gradients(estimator):
     torch.testing.assert_close(each, whole)
 
 
-@pytest.mark.parametrize("estimator", [StraightThrough(), StraightThrough(Marginals()), SpigotEG()], ids=named)
+@pytest.mark.parametrize("estimator", [StraightThrough(), StraightThrough(Entropy()), SpigotEG()], ids=named)
 def test_compiles_whole(estimator):
     x = torch.randn(2, 4, generator=seeded(1), requires_grad=True)
 
@@ -279,7 +272,7 @@ def test_compiles_whole(estimator):
 def test_straight_through_marginals(case, temperature):
     scores = case.scores()
     g = direction(case, scores)
-    _, gradient = pulled(case, scores, StraightThrough(Marginals(temperature)), g)
+    _, gradient = pulled(case, scores, StraightThrough(Entropy(temperature)), g)
     _, jacobian = covariance(case, scores, temperature)
     same("∇μ g", gradient, torch.einsum("...ij,...j->...i", jacobian, g), 1e-9)
 
@@ -399,7 +392,7 @@ def within(got: Tensor, want: Tensor, error) -> None:
 def test_perturb_and_map_pulls_back_at_the_perturbed_scores():
     x = torch.randn(2, 5, generator=seeded(1), dtype=torch.float64, requires_grad=True)
     g = torch.randn(2, 5, generator=seeded(2), dtype=torch.float64)
-    z = surrogate(x, structmax.Simplex(), PerturbAndMap(Normal(), 0.5, Marginals(2.0)), generator=seeded(3))
+    z = surrogate(x, structmax.Simplex(), PerturbAndMAP(Normal(), 0.5, Entropy(2.0)), generator=seeded(3))
     perturbed = x.detach() + 0.5 * torch.randn(2, 5, generator=seeded(3), dtype=torch.float64)
     assert torch.equal(z.argmax(-1), perturbed.argmax(-1))
     leaf = perturbed.requires_grad_()
@@ -410,7 +403,7 @@ def test_perturb_and_map_pulls_back_at_the_perturbed_scores():
 def test_straight_through_gumbel_on_the_simplex_is_the_hard_gumbel_softmax():
     x = torch.randn(2, 5, generator=seeded(1), dtype=torch.float64, requires_grad=True)
     g = torch.randn(2, 5, generator=seeded(2), dtype=torch.float64)
-    for hard, estimator in ((True, StraightThroughGumbel(0.5)), (False, GumbelSoftmax(0.5))):
+    for hard, estimator in ((True, straight_through_gumbel(0.5)), (False, gumbel_relaxation(0.5))):
         want = structmax.gumbel_softmax(x, 0.5, hard, generator=seeded(3))
         got = surrogate(x, structmax.Simplex(), estimator, generator=seeded(3))
         torch.testing.assert_close(got, want)
@@ -419,7 +412,7 @@ def test_straight_through_gumbel_on_the_simplex_is_the_hard_gumbel_softmax():
 
 def test_sparse_relaxed_draws_on_the_simplex():
     x = torch.randn(2, 5, generator=seeded(1), dtype=torch.float64)
-    for alpha, point in ((2.0, SparseMarginals(0.5)), (1.5, Smoothed(Tsallis(1.5, 0.5))), (2.0, Smoothed(L2(0.5)))):
+    for alpha, point in ((2.0, SquaredNorm(0.5)), (1.5, LocalTsallis(1.5, 0.5)), (2.0, LocalL2(0.5))):
         want = structmax.gumbel_entmax(x, alpha, 0.5, generator=seeded(3))
         got = surrogate(x, structmax.Simplex(), Relaxation(point, Gumbel()), generator=seeded(3))
         torch.testing.assert_close(got, want)
@@ -429,15 +422,15 @@ def test_softmax_of_rows():
     x = torch.randn(2, 4, 4, generator=seeded(1), dtype=torch.float64, requires_grad=True)
     g = torch.randn(2, 4, 4, generator=seeded(2), dtype=torch.float64)
     trees = structmax.SpanningTree(torch.tensor([3, 2]), single_root=False)
-    z = surrogate(x, trees, StraightThrough(Softmax(-2)))
+    z = surrogate(x, trees, StraightThrough(RowSoftmax(-2)))
     possible = structmax.max_marginals(torch.zeros_like(g), trees) > -math.inf
     soft = x.masked_fill(~possible, -math.inf).softmax(-2).nan_to_num(0.0)
     (want,) = torch.autograd.grad((soft * g).sum(), x)
     torch.testing.assert_close(torch.autograd.grad((z * g).sum(), x)[0], want.nan_to_num(0.0))
     chain = structmax.LinearChain()
     scores = (torch.zeros(3, 2, requires_grad=True), torch.zeros(2, 2))
-    with pytest.raises(TypeError, match=r"one part tensor, but LinearChain has 2. Try Marginals\(\)"):
-        surrogate(scores, chain, StraightThrough(Softmax())).unary.sum().backward()
+    with pytest.raises(TypeError, match=r"one part tensor, but LinearChain has 2. Try Entropy\(\)"):
+        surrogate(scores, chain, StraightThrough(RowSoftmax())).unary.sum().backward()
 
 
 @small_with_marginals
@@ -453,14 +446,14 @@ def test_reinmax_is_exact_in_the_mean_for_quadratic_functions(case):
     f = 0.5 * torch.einsum("...mi,ij,...mj->...m", y, a, y) + (y * b.unsqueeze(-2)).sum(-1)
     exact = torch.einsum("...m,...m,...mi->...i", p, f, y - mean.unsqueeze(-2))
     # the pullback at each member in place of a draw
-    estimator, ask = ReinMax(), structmax.inference.oracle.Oracle(case.structure, "auto")
+    estimator, problem = ReinMax(), structmax.Problem.of(case.parts(scores), case.structure)
     total = torch.zeros_like(exact)
     for m in range(y.shape[-2]):
         z = y[..., m, :].clamp_min(0)
         g = z @ a + b
         parts = (case.structure.tensors(case.unflat(v, scores)) for v in (z, g))
         z_parts, g_parts = parts
-        total += p[..., m, None] * case.vector(estimator.pullback(ask, scores, z_parts, (), g_parts))
+        total += p[..., m, None] * case.vector(estimator.pullback(problem, z_parts, (), g_parts))
     same("E of ReinMax", total, exact, 1e-9)
 
 
@@ -550,12 +543,12 @@ def test_sums_of_gammas_are_gumbels():
 def test_what_a_structure_cannot_answer_is_refused_at_once():
     x = torch.zeros(3, 3, requires_grad=True)
     wanted = (
-        r"StraightThrough\(backward=Marginals\(temperature=1.0\)\) asks `marginals`, which Matching cannot answer: "
+        r"StraightThrough\(backward=Entropy\(temperature=1.0\)\) asks `marginals`, which Matching cannot answer: "
         r".*permanent.*\. StraightThrough\(Identity\(\)\), Spigot\(\) and ImplicitMLE\(\) ask `argmax` alone\."
     )
     with pytest.raises(structmax.Refusal, match=wanted):
-        surrogate(x, structmax.Matching(), StraightThrough(Marginals()))
-    for estimator in (SpigotCE(), SpigotEG(), ReinMax(), GumbelSoftmax(), StraightThroughGumbel()):
+        surrogate(x, structmax.Matching(), StraightThrough(Entropy()))
+    for estimator in (SpigotCE(), SpigotEG(), ReinMax(), gumbel_relaxation(), straight_through_gumbel()):
         with pytest.raises(structmax.Refusal, match="Matching cannot answer"):
             surrogate(x, structmax.Matching(), estimator)
 
@@ -617,7 +610,7 @@ def test_errors():
         Perturbed(sigma=0.0)
     with pytest.raises(TypeError, match=r"`noise` should be Normal\(\), Gumbel\(\) or Logistic\(\), of known density"):
         Perturbed(noise=SumOfGamma(2))
-    for make in (lambda: Marginals(0.0), lambda: SparseMarginals(0.0), lambda: PerturbAndMap(temperature=0.0)):
+    for make in (lambda: Entropy(0.0), lambda: SquaredNorm(0.0), lambda: PerturbAndMAP(temperature=0.0)):
         with pytest.raises(ValueError, match="`temperature` should be > 0"):
             make()
 

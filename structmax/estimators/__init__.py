@@ -1,1 +1,67 @@
-"""Gradients for discrete choices."""
+"""Gradients for discrete choices: what `surrogate` and `expect` take as their `estimator`."""
+
+from structmax.estimators.baselines import Learned, LeaveOneOut, RunningMean, RunningScale, SelfCritical
+from structmax.estimators.enumerate_all import Enumerate
+from structmax.estimators.expectation import AbstractEstimator, Evaluations, Expectation
+from structmax.estimators.implicit_mle import ImplicitMLE
+from structmax.estimators.interpolation import BlackboxInterpolation
+from structmax.estimators.perturb_and_map import PerturbAndMAP, straight_through_gumbel
+from structmax.estimators.perturbed import Perturbed
+from structmax.estimators.ppo import PPO, Rollout
+from structmax.estimators.projections import AbstractProjection, Box, Polytope, Simplices, WholeSpace
+from structmax.estimators.pullbacks import Identity, RowSoftmax
+from structmax.estimators.rebar import Rebar
+from structmax.estimators.reinmax import ReinMax
+from structmax.estimators.relax import Relax
+from structmax.estimators.relaxation import Relaxation, gumbel_relaxation
+from structmax.estimators.score_function import ScoreFunction
+from structmax.estimators.sparse import SparseSupport, SparseTopK
+from structmax.estimators.spigot import Spigot, SpigotCE, SpigotEG
+from structmax.estimators.straight_through import StraightThrough
+from structmax.estimators.sum_and_sample import SumAndSample
+from structmax.estimators.surrogate import AbstractChoice, AbstractSurrogate
+from structmax.estimators.vimco import Vimco
+from structmax.estimators.without_replacement import SampleWithoutReplacement
+
+__all__ = [
+    "PPO",
+    "AbstractChoice",
+    "AbstractEstimator",
+    "AbstractProjection",
+    "AbstractSurrogate",
+    "BlackboxInterpolation",
+    "Box",
+    "Enumerate",
+    "Evaluations",
+    "Expectation",
+    "Identity",
+    "ImplicitMLE",
+    "Learned",
+    "LeaveOneOut",
+    "PerturbAndMAP",
+    "Perturbed",
+    "Polytope",
+    "Rebar",
+    "ReinMax",
+    "Relax",
+    "Relaxation",
+    "Rollout",
+    "RowSoftmax",
+    "RunningMean",
+    "RunningScale",
+    "SampleWithoutReplacement",
+    "ScoreFunction",
+    "SelfCritical",
+    "Simplices",
+    "SparseSupport",
+    "SparseTopK",
+    "Spigot",
+    "SpigotCE",
+    "SpigotEG",
+    "StraightThrough",
+    "SumAndSample",
+    "Vimco",
+    "WholeSpace",
+    "gumbel_relaxation",
+    "straight_through_gumbel",
+]

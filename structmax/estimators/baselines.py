@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from structmax import check
-from structmax.estimators.expectation import Problem
-from structmax.inference.argmax import argmax
+from structmax.estimators.expectation import Evaluations, log_probs
+from structmax.problem import Problem
+from structmax.questions.argmax import ZERO
 
 
 class AbstractBaseline(ABC):
@@ -23,8 +24,8 @@ class AbstractBaseline(ABC):
     needs: tuple[str, ...] = ()
 
     @abstractmethod
-    def guess(self, problem: Problem, losses: Tensor) -> Tensor:
-        """For losses (S, batch) without gradient: a guess that broadcasts to them. One with a gradient is trained."""
+    def guess(self, problem: Problem, f: Evaluations, losses: Tensor) -> Tensor:
+        """For losses (S, B) without gradient: a guess that broadcasts to them. One with a gradient is trained."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class LeaveOneOut(AbstractBaseline):
     Reference: Mnih & Rezende 2016; Kool, van Hoof & Welling 2019, Buy 4 REINFORCE samples, get a baseline for free!
     """
 
-    def guess(self, problem: Problem, losses: Tensor) -> Tensor:
+    def guess(self, problem: Problem, f: Evaluations, losses: Tensor) -> Tensor:
         if len(losses) < 2:
             raise ValueError("LeaveOneOut() compares draws of one instance: `samples` should be at least 2, but is 1.")
         return (losses.sum(0) - losses) / (len(losses) - 1)
@@ -49,11 +50,10 @@ class SelfCritical(AbstractBaseline):
 
     needs = ("argmax",)
 
-    def guess(self, problem: Problem, losses: Tensor) -> Tensor:
+    def guess(self, problem: Problem, f: Evaluations, losses: Tensor) -> Tensor:
         with torch.no_grad():
-            best = problem.structure.tensors(argmax(problem.named, problem.structure, backend=problem.backend))
-            in_front = problem.structure.parts(tuple(t.unsqueeze(0) for t in best))
-            return problem.losses(in_front, problem.log_prob(in_front)[1])
+            best = tuple(t.unsqueeze(0) for t in ZERO.point(problem))
+            return f(problem, best, log_probs(problem, best)[1])
 
 
 @dataclass
@@ -74,7 +74,7 @@ class RunningMean(AbstractBaseline):
     def __post_init__(self) -> None:
         _check_decay(self.decay)
 
-    def guess(self, problem: Problem, losses: Tensor) -> Tensor:
+    def guess(self, problem: Problem, f: Evaluations, losses: Tensor) -> Tensor:
         return self(losses)
 
     def __call__(self, losses: Tensor) -> Tensor:
@@ -101,16 +101,16 @@ class Learned(AbstractBaseline):
     module: nn.Module
     features: Any = None
 
-    def guess(self, problem: Problem, losses: Tensor) -> Tensor:
-        known = problem.structure.parts(tuple(s.detach() for s in problem.scores))
+    def guess(self, problem: Problem, f: Evaluations, losses: Tensor) -> Tensor:
+        known = problem.structure.parts(problem.with_batch(tuple(s.detach() for s in problem.scores)))
         found = self.module(known if self.features is None else self.features)
-        batch = losses.shape[1:]
+        batch = problem.batch
         if found.shape not in (batch, (*batch, 1)):
             raise ValueError(
                 f"The module of Learned() should return the batch shape {tuple(batch)}, but returned "
                 f"{tuple(found.shape)}."
             )
-        return found.reshape(batch)
+        return found.reshape(losses.shape[1:])
 
 
 @dataclass

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from structmax.estimators.expectation import AbstractEstimator, Problem
-from structmax.inference.entmax import softmax
-from structmax.inference.members import members as list_members
-from structmax.inference.question import countable, inner, per_instance
+from structmax.estimators.expectation import AbstractEstimator, Evaluations
+from structmax.mappings.entmax import softmax
+from structmax.parts import Tensors, score
+from structmax.problem import Problem
+from structmax.questions.members import members as list_members
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Enumerate(AbstractEstimator):
     Examples:
         >>> import torch, structmax
         >>> count = lambda z, _: z.sum(-1)
-        >>> structmax.expect(count, torch.zeros(4), structmax.Bits(), structmax.Enumerate())
+        >>> structmax.expect(count, torch.zeros(4), structmax.Bits(), structmax.estimators.Enumerate())
         Expectation(value=tensor(2.), evaluations=16)
     """
 
@@ -35,41 +36,36 @@ class Enumerate(AbstractEstimator):
     def needs(self) -> tuple[str, ...]:
         return ()
 
-    def estimate(self, problem: Problem) -> Tensor:
+    def estimate(self, problem: Problem, f: Evaluations, generator: torch.Generator | None) -> Tensor:
         members, is_member = _members(problem)
-        structure = problem.structure
-        scores = tuple(s.unsqueeze(0) for s in problem.scores)
-        values = inner(countable(scores, members), members, structure)
-        broken = (s.isneginf() & (m > 0) for s, m in zip(scores, members, strict=True))
-        forbidden = torch.stack([b.any(-1) for b in per_instance(tuple(broken), structure)]).any(0)
-        feasible = is_member & ~forbidden
+        values = score(tuple(s.unsqueeze(0) for s in problem.scores), members, 2)
+        feasible = is_member & ~values.isneginf()
         p = softmax(values, 0, mask=feasible)
-        return (p * problem.losses(structure.parts(members), feasible)).sum(0)
+        return (p * f(problem, members, feasible)).sum(0)
 
 
-def _members(problem: Problem) -> tuple[tuple[Tensor, ...], Tensor]:
-    """All structures of each instance, parts (K, batch, …) with K that of the largest set, and which are there."""
-    batch = problem.structure.batch_shape(problem.named)
-    runs = list(_runs(problem, batch))
+def _members(problem: Problem) -> tuple[Tensors, Tensor]:
+    """All structures of each instance, parts (K, B, …) with K that of the largest set, and which are there."""
+    runs = list(_runs(problem))
     most = max((1, *(len(members[0]) for members, _ in runs)))
-    flat = tuple(s.new_zeros(most, batch.numel(), *s.shape[len(batch) :]) for s in problem.scores)
-    there = torch.zeros(most, batch.numel(), dtype=torch.bool, device=flat[0].device)
+    every = tuple(s.new_zeros(most, *s.shape) for s in problem.scores)
+    there = torch.zeros(every[0].shape[:2], dtype=torch.bool, device=every[0].device)
     start = 0
     for members, count in runs:
-        for tensor, member in zip(flat, members, strict=True):
+        for tensor, member in zip(every, members, strict=True):
             tensor[: len(member), start : start + count] = member.unsqueeze(1)
         there[: len(members[0]), start : start + count] = True
         start += count
-    shaped = tuple(t.reshape(most, *s.shape) for t, s in zip(flat, problem.scores, strict=True))
-    return shaped, there.reshape(most, *batch)
+    return every, there
 
 
-def _runs(problem: Problem, batch: torch.Size) -> Iterator[tuple[tuple[Tensor, ...], int]]:
+def _runs(problem: Problem) -> Iterator[tuple[Tensors, int]]:
     """The structures, (K, …), of instances in a row that have the same ones, and how many instances these are."""
-    structure = problem.structure
+    structure, batch = problem.structure, problem.batch
+    every = problem.with_batch(problem.scores)
 
-    def members(index: tuple[int, ...]) -> tuple[Tensor, ...]:
-        scores = tuple(s[index] for s in problem.scores)
+    def members(index: tuple[int, ...]) -> Tensors:
+        scores = tuple(s[index] for s in every)
         return list_members(
             structure.at(index, batch), scores, "Try SparseTopK(k), SparseSupport() or ScoreFunction()."
         )

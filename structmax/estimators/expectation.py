@@ -17,76 +17,74 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from structmax import backends
 from structmax.contract import AbstractStructure, Scores
-from structmax.estimators.surrogate import AbstractSurrogate, surrogate
-from structmax.inference.composed import narrow, widened
-from structmax.inference.entropy import log_prob
-from structmax.inference.oracle import Oracle, Tensors
-from structmax.inference.question import front
-from structmax.inference.sample import sample
+from structmax.estimators.possible import refuse
+from structmax.estimators.surrogate import AbstractSurrogate, chosen
+from structmax.half import widened
+from structmax.parts import Tensors, score
+from structmax.problem import Problem
+from structmax.questions.log_partition import ENTROPY
+from structmax.questions.sample import draw
 
 Objective = Callable[[Any, Tensor], Tensor]
 
 
 @dataclass
-class Problem:
-    """What an estimator is asked: f, and the distribution. Counts on how many structures f was evaluated."""
+class Evaluations:
+    """f on many structures at once, and how many it was."""
 
     f: Objective
-    structure: AbstractStructure
-    # part tensors with the batch in front, float32 or wider
-    scores: Tensors
-    generator: torch.Generator | None
-    backend: str
-    # what f is given parts in
-    dtype: torch.dtype
-    evaluations: int = field(default=0, init=False)
+    count: int = field(default=0, init=False)
 
-    @property
-    def named(self) -> Any:
-        """The scores as questions take them."""
-        return self.structure.parts(self.scores)
-
-    def losses(self, parts: Scores, where: Tensor) -> Tensor:
-        """f of parts (K, batch, …) where `where` (K, batch) is True, asked all at once, and 0 elsewhere: (K, batch)."""
-        chosen = where.nonzero(as_tuple=True)
-        count = len(chosen[0])
-        out = self.scores[0].new_zeros(where.shape)
-        if count == 0:
+    def __call__(self, problem: Problem, parts: Tensors, where: Tensor) -> Tensor:
+        """f of parts (K, B, …) where `where` (K, B) is True, asked all at once, and 0 elsewhere: (K, B)."""
+        places = where.nonzero(as_tuple=True)
+        asked = len(places[0])
+        out = problem.scores[0].new_zeros(where.shape)
+        if asked == 0:
             return out
 
         def shown(part: Any) -> Any:
-            return part if part is None else part[chosen].to(self.dtype)
+            return part if part is None else part.reshape((*where.shape, *part.shape[rank:]))[places].to(problem.dtype)
 
-        # Indexed as f sees them: what a room makes of them belongs to the whole batch.
-        rows = shown(parts) if isinstance(parts, Tensor) else type(parts)(*map(shown, parts))
-        instances = torch.arange(where[0].numel(), device=where.device).reshape(where.shape[1:])
-        found = self.f(rows, instances.expand(where.shape)[chosen])
-        if not isinstance(found, Tensor) or found.shape != (count,):
+        # Named first, as f sees them: what a structure makes of its parts belongs to the whole batch.
+        rank = 1 + len(problem.batch)
+        named = problem.structure.parts(tuple(t.reshape((t.shape[0], *problem.batch, *t.shape[2:])) for t in parts))
+        rows = shown(named) if isinstance(named, Tensor) else type(named)(*map(shown, named))
+        found = self.f(rows, places[1])
+        if not isinstance(found, Tensor) or found.shape != (asked,):
             kind = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
             raise ValueError(
-                f"`f` should return one number for each of the M = {count} structures it is given, shape ({count},), "
+                f"`f` should return one number for each of the M = {asked} structures it is given, shape ({asked},), "
                 f"but returned {kind}. It is called as f(parts, index), with M in front of the parts."
             )
-        self.evaluations += count
+        self.count += asked
         found = widened(found)
-        return out.to(found.dtype).index_put(chosen, found)
+        return out.to(found.dtype).index_put(places, found)
 
-    def draw(self, count: int) -> Any:
-        """Independent draws: parts with `count` in front of the batch."""
-        return sample(self.named, self.structure, (count,), generator=self.generator, backend=self.backend)
 
-    def log_prob(self, parts: Scores) -> tuple[Tensor, Tensor]:
-        """log p of parts (K, batch, …), 0 where it is −inf, and where it is not: (K, batch) both.
+def drawn(problem: Problem, count: int, generator: torch.Generator | None) -> Tensors:
+    """Independent draws: parts (count, B, …)."""
+    return in_front(draw(problem, "sample", (count,), generator))
 
-        Rooms return zeros for want of a structure; f is not asked about these.
-        """
-        log_p = log_prob(self.named, self.structure, parts, backend=self.backend)
-        feasible = ~log_p.isneginf()
-        # Where every structure has a mask of −1e30, a difference of such sums may be far above 0.
-        log_p = log_p - log_p.detach().clamp_min(0.0)
-        return log_p.masked_fill(~feasible, 0.0), feasible
+
+def in_front(tensors: Tensors) -> Tensors:
+    """Tensors (B, K, …) as (K, B, …)."""
+    return tuple(t.movedim(1, 0) for t in tensors)
+
+
+def log_probs(problem: Problem, parts: Tensors) -> tuple[Tensor, Tensor]:
+    """log p of parts (K, B, …), 0 where it is −inf, and where it is not: (K, B) both.
+
+    Structures' functions return zeros for want of a structure; f is not asked about these.
+    """
+    log_z = ENTROPY.value(problem)
+    values = score(tuple(s.unsqueeze(0) for s in problem.scores), parts, 2)
+    feasible = ~(values.isneginf() | log_z.isneginf())
+    log_p = torch.where(feasible, values, 0.0) - log_z.masked_fill(log_z.isneginf(), 0.0)
+    # Where every structure has a mask of −1e30, a difference of such sums may be far above 0.
+    log_p = log_p - log_p.detach().clamp_min(0.0)
+    return log_p.masked_fill(~feasible, 0.0), feasible
 
 
 def credited(value: Tensor, credit: Tensor, log_p: Tensor) -> Tensor:
@@ -108,8 +106,8 @@ class AbstractEstimator(ABC):
         """What the structure has to answer: names of a room's functions."""
 
     @abstractmethod
-    def estimate(self, problem: Problem) -> Tensor:
-        """The batch shape, with both gradients attached."""
+    def estimate(self, problem: Problem, f: Evaluations, generator: torch.Generator | None) -> Tensor:
+        """The estimate for every instance, with both gradients attached: (B,)."""
 
 
 @dataclass(frozen=True)
@@ -154,41 +152,26 @@ def expect(
         >>> import torch, structmax
         >>> x = torch.tensor([0.0, 1.0, 2.0], requires_grad=True)
         >>> cost = torch.tensor([3.0, 2.0, 1.0])
-        >>> result = structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), structmax.Enumerate())
+        >>> result = structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), structmax.estimators.Enumerate())
         >>> result.value
         tensor(1.4248, grad_fn=<SumBackward1>)
         >>> result.value.backward()
         >>> x.grad
         tensor([ 0.1418,  0.1408, -0.2826])
     """
-    tensors, _ = front(scores, structure, backend)
-    half = narrow(tensors)
-    tensors = widened(tensors)
-    problem = Problem(f, structure, tensors, generator, backend, half or tensors[0].dtype)
+    problem, evaluations = Problem.of(scores, structure, backend, wide=True), Evaluations(f)
     if isinstance(estimator, AbstractSurrogate):
-        z = surrogate(scores, structure, estimator, generator=generator, backend=backend)
-        everywhere = torch.ones((1, *structure.batch_shape(scores)), dtype=torch.bool, device=tensors[0].device)
-        in_front = structure.parts(tuple(t.unsqueeze(0) for t in structure.tensors(z)))
-        (value,) = problem.losses(in_front, everywhere)
-        return Expectation(value if half is None else value.to(half), problem.evaluations)
-    if not isinstance(estimator, AbstractEstimator):
+        z = tuple(t.unsqueeze(0) for t in chosen(problem, estimator, generator))
+        everywhere = torch.ones((1, *z[0].shape[1:2]), dtype=torch.bool, device=z[0].device)
+        (value,) = evaluations(problem, z, everywhere)
+    elif isinstance(estimator, AbstractEstimator):
+        refuse(problem, estimator, estimator.needs, SIMPLE)
+        value = estimator.estimate(problem, evaluations, generator)
+    else:
         kind = estimator.__name__ + " itself" if isinstance(estimator, type) else repr(estimator)
         raise TypeError(f"`estimator` should be an object such as ScoreFunction(), but is {kind}.")
-    _refuse(estimator, Oracle(structure, backend), tensors)
-    value = estimator.estimate(problem)
-    return Expectation(value if half is None else value.to(half), problem.evaluations)
+    return Expectation(problem.shaped(value), evaluations.count)
 
 
-def _refuse(estimator: AbstractEstimator, ask: Oracle, scores: Tensors) -> None:
-    """Says what is missing, and which estimators the structure has the answers for."""
-    missing = next((name for name in estimator.needs if not ask.answers(name, scores)), None)
-    if missing is None:
-        return
-    room = type(ask.structure)
-    reasons = backends.explain(room.room, missing, scores[0].device.type)
-    why = room.intractable.get(missing) or "; ".join(f"{backend}: {reason}" for backend, reason in reasons.items())
-    others = {"SparseSupport()": ("argmax",), "ScoreFunction()": ("sample", "log_partition")}
-    able = [name for name, needs in others.items() if all(ask.answers(need, scores) for need in needs)]
-    instead = f" Try {' or '.join(able)}." if able else ""
-    asks = f"{estimator!r} asks `{missing}`, which {room.__name__} cannot answer"
-    raise backends.Refusal(f"{asks}: {why.rstrip('.')}.{instead}")
+# What asks little, for a refusal to name.
+SIMPLE = {"SparseSupport()": ("argmax",), "ScoreFunction()": ("sample", "log_partition")}

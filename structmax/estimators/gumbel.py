@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from structmax import check
-from structmax.inference.argmax import argmax
-from structmax.inference.entmax import entmax
-from structmax.inference.log_partition import marginals
+from structmax.mappings.entmax import entmax
 from structmax.numerics.noise import gumbel_like
+from structmax.questions.argmax import argmax
+from structmax.questions.log_partition import marginals
 from structmax.structures.subset import Subset
 
 

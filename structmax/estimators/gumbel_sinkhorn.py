@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from structmax import check
-from structmax.inference.argmax import argmax
-from structmax.inference.sinkhorn import sinkhorn
+from structmax.applications.sinkhorn import sinkhorn
 from structmax.numerics.noise import gumbel_like
+from structmax.questions.argmax import argmax
 from structmax.structures.matching import Matching
 
 

@@ -1,44 +1,15 @@
 """Implicit maximum likelihood: the difference of two best structures, before and after a step against the cotangent."""
 
-import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from structmax import check
+from structmax.estimators.possible import best_of_each, lifted
 from structmax.estimators.surrogate import AbstractChoice
-from structmax.inference.argmax import argmax
-from structmax.inference.oracle import Oracle, Tensors, noise_like, plus, repeated
-from structmax.inference.perturb import Gumbel, Noise
-
-
-@dataclass(frozen=True)
-class SumOfGamma(Noise):
-    """Noise of which k independent ones add up to a Gumbel: for structures with k parts.
-
-        ε = (Σ over i ≤ iterations of Gamma(1/k, scale k/i) − log iterations) / k
-
-    Args:
-        k: how many parts a structure has, ≥ 1.
-        iterations: terms of the sum, which is exact in the limit.
-
-    Reference: Niepert, Minervini & Franceschi 2021, https://arxiv.org/abs/2106.01798.
-    """
-
-    k: int
-    iterations: int = 10
-
-    def __post_init__(self) -> None:
-        check.whole("k", self.k, 1)
-        check.whole("iterations", self.iterations, 1)
-
-    def like(self, scores: Tensor, generator: torch.Generator | None) -> Tensor:
-        wide = torch.promote_types(scores.dtype, torch.float32)
-        shape = torch.full(scores.shape, 1 / self.k, dtype=wide, device=scores.device)
-        # k/i · Gamma(1/k), and 1/k in front of the sum
-        terms = [torch._standard_gamma(shape, generator=generator) / i for i in range(1, self.iterations + 1)]
-        return sum(terms[1:], terms[0]) - math.log(self.iterations) / self.k
+from structmax.noise import Gumbel, Noise, noise_like
+from structmax.parts import Tensors, plus
+from structmax.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -58,7 +29,7 @@ class ImplicitMLE(AbstractChoice):
     Examples:
         >>> import torch, structmax
         >>> x = torch.zeros(4, requires_grad=True)
-        >>> estimator = structmax.ImplicitMLE(step=10.0, noise=structmax.SumOfGamma(2))
+        >>> estimator = structmax.estimators.ImplicitMLE(step=10.0, noise=structmax.noise.SumOfGamma(2))
         >>> z = structmax.surrogate(x, structmax.Subset(2), estimator, generator=torch.Generator().manual_seed(0))
         >>> (z * torch.tensor([0.0, 0.0, 5.0, 5.0])).sum().backward()
         >>> z.detach(), x.grad
@@ -81,15 +52,16 @@ class ImplicitMLE(AbstractChoice):
     def needs(self) -> tuple[str, ...]:
         return ("argmax",)
 
-    def choose(self, ask: Oracle, scores: Tensors, generator: torch.Generator | None) -> tuple[Tensors, Tensors]:
-        many = repeated(scores, self.samples, ask.rank(scores))
+    def choose(self, problem: Problem, generator: torch.Generator | None) -> tuple[Tensors, Tensors]:
+        many = lifted(problem.scores, self.samples)
         perturbed = plus(many, noise_like(self.noise, many, generator), self.temperature)
-        return self.mean(ask, perturbed), perturbed
+        return _mean(problem, perturbed), perturbed
 
-    def pullback(self, ask: Oracle, scores: Tensors, z: Tensors, saved: Tensors, d_z: Tensors) -> Tensors:
-        better = plus(saved, repeated(d_z, self.samples, ask.rank(scores)), -self.step)
-        return tuple(d / self.step for d in plus(z, self.mean(ask, better), -1.0))
+    def pullback(self, problem: Problem, z: Tensors, saved: Tensors, d_z: Tensors) -> Tensors:
+        better = plus(saved, lifted(d_z, self.samples), -self.step)
+        return tuple(d / self.step for d in plus(z, _mean(problem, better), -1.0))
 
-    def mean(self, ask: Oracle, many: Tensors) -> Tensors:
-        """The mean of the best structures for scores with a dimension of draws behind the batch."""
-        return tuple(z.mean(ask.rank(many) - 1) for z in ask.each(argmax, many))
+
+def _mean(problem: Problem, many: Tensors) -> Tensors:
+    """The mean of the best structures for scores with a dimension of draws behind the batch."""
+    return tuple(z.mean(1) for z in best_of_each(problem, many))

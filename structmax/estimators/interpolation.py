@@ -6,8 +6,9 @@ import torch
 
 from structmax import check
 from structmax.estimators.surrogate import AbstractChoice
-from structmax.inference.argmax import argmax
-from structmax.inference.oracle import Oracle, Tensors, plus
+from structmax.parts import Tensors, plus
+from structmax.problem import Problem
+from structmax.questions.argmax import ZERO
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class BlackboxInterpolation(AbstractChoice):
     Examples:
         >>> import torch, structmax
         >>> x = torch.tensor([0.2, 1.5, 0.3], requires_grad=True)
-        >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.BlackboxInterpolation(step=2.0))
+        >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.estimators.BlackboxInterpolation(step=2.0))
         >>> (z * torch.tensor([0.0, 1.0, -1.0])).sum().backward()
         >>> x.grad
         tensor([ 0.0000,  0.5000, -0.5000])
@@ -39,9 +40,9 @@ class BlackboxInterpolation(AbstractChoice):
     def needs(self) -> tuple[str, ...]:
         return ("argmax",)
 
-    def choose(self, ask: Oracle, scores: Tensors, generator: torch.Generator | None) -> tuple[Tensors, Tensors]:
-        return ask.parts(argmax, scores), ()
+    def choose(self, problem: Problem, generator: torch.Generator | None) -> tuple[Tensors, Tensors]:
+        return ZERO.point(problem), ()
 
-    def pullback(self, ask: Oracle, scores: Tensors, z: Tensors, saved: Tensors, d_z: Tensors) -> Tensors:
-        better = ask.parts(argmax, plus(scores, d_z, -self.step))
+    def pullback(self, problem: Problem, z: Tensors, saved: Tensors, d_z: Tensors) -> Tensors:
+        better = ZERO.point(problem.at(plus(problem.scores, d_z, -self.step)))
         return tuple(d / self.step for d in plus(z, better, -1.0))

@@ -5,15 +5,17 @@ from dataclasses import dataclass
 import torch
 
 from structmax import check
-from structmax.estimators.pullbacks import AbstractPullback, Identity, Marginals
+from structmax.estimators.pullbacks import Identity, Pullback
 from structmax.estimators.surrogate import AbstractChoice
-from structmax.inference.argmax import argmax
-from structmax.inference.oracle import Oracle, Tensors, noise_like, plus
-from structmax.inference.perturb import Gumbel, Noise
+from structmax.noise import Gumbel, Noise, noise_like
+from structmax.omega.smooth import Entropy
+from structmax.parts import Tensors, plus
+from structmax.problem import Problem
+from structmax.questions.argmax import ZERO
 
 
 @dataclass(frozen=True)
-class PerturbAndMap(AbstractChoice):
+class PerturbAndMAP(AbstractChoice):
     """z = argmax⟨θ + temperature · ε, y⟩ forward; backward straight-through at the perturbed scores.
 
     Args:
@@ -24,7 +26,7 @@ class PerturbAndMap(AbstractChoice):
     Examples:
         >>> import torch, structmax
         >>> x = torch.zeros(2, 3, 3, requires_grad=True)
-        >>> estimator = structmax.PerturbAndMap(backward=structmax.Marginals())
+        >>> estimator = structmax.estimators.PerturbAndMAP(backward=structmax.omega.Entropy())
         >>> trees, g = structmax.SpanningTree(single_root=True), torch.Generator().manual_seed(0)
         >>> z = structmax.surrogate(x, trees, estimator, generator=g)
         >>> trees.decode(z)
@@ -36,7 +38,7 @@ class PerturbAndMap(AbstractChoice):
 
     noise: Noise = Gumbel()  # noqa: RUF009
     temperature: float = 1.0
-    backward: AbstractPullback = Identity()  # noqa: RUF009
+    backward: Pullback = Identity()  # noqa: RUF009
 
     def __post_init__(self) -> None:
         check.positive("temperature", self.temperature)
@@ -45,28 +47,28 @@ class PerturbAndMap(AbstractChoice):
     def needs(self) -> tuple[str, ...]:
         return ("argmax", *self.backward.needs)
 
-    def choose(self, ask: Oracle, scores: Tensors, generator: torch.Generator | None) -> tuple[Tensors, Tensors]:
-        perturbed = plus(scores, noise_like(self.noise, scores, generator), self.temperature)
-        return ask.parts(argmax, perturbed), perturbed
+    def choose(self, problem: Problem, generator: torch.Generator | None) -> tuple[Tensors, Tensors]:
+        perturbed = plus(problem.scores, noise_like(self.noise, problem.scores, generator), self.temperature)
+        return ZERO.point(problem.at(perturbed)), perturbed
 
-    def pullback(self, ask: Oracle, scores: Tensors, z: Tensors, saved: Tensors, d_z: Tensors) -> Tensors:
-        return self.backward.pullback(ask, saved, d_z)
+    def pullback(self, problem: Problem, z: Tensors, saved: Tensors, d_z: Tensors) -> Tensors:
+        return self.backward.pullback(problem.at(saved), d_z)
 
 
-def StraightThroughGumbel(temperature: float = 1.0) -> PerturbAndMap:  # noqa: N802
+def straight_through_gumbel(temperature: float = 1.0) -> PerturbAndMAP:
     """argmax(θ + G) forward, an exact draw on the Simplex; backward through the marginals at (θ + G) / temperature.
 
     Args:
         temperature: of the marginals, > 0.
 
     Returns:
-        `PerturbAndMap(Gumbel(), backward=Marginals(temperature))`.
+        `PerturbAndMAP(Gumbel(), backward=Entropy(temperature))`.
 
     Examples:
         >>> import structmax
-        >>> structmax.StraightThroughGumbel(0.5)
-        PerturbAndMap(noise=Gumbel(), temperature=1.0, backward=Marginals(temperature=0.5))
+        >>> structmax.estimators.straight_through_gumbel(0.5)
+        PerturbAndMAP(noise=Gumbel(), temperature=1.0, backward=Entropy(temperature=0.5))
 
     Reference: Jang, Gu & Poole 2017, https://arxiv.org/abs/1611.01144.
     """
-    return PerturbAndMap(Gumbel(), backward=Marginals(temperature))
+    return PerturbAndMAP(Gumbel(), backward=Entropy(temperature))

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
+from structmax.estimators.possible import best_of_each, lifted, possible
 from structmax.estimators.surrogate import AbstractChoice
-from structmax.inference.argmax import argmax
-from structmax.inference.oracle import Oracle, Tensors, noise_like, plus, repeated, where
-from structmax.inference.perturb import Normal, SmoothNoise
-from structmax.inference.question import countable, front, inner, scaled
+from structmax.noise import Normal, SmoothNoise, noise_like
+from structmax.parts import Tensors, countable, inner, plus, scaled, where
+from structmax.problem import Problem
+from structmax.questions.argmax import ZERO
 
 
 def _check(samples: object, sigma: object, noise: object) -> None:
@@ -46,7 +47,7 @@ class Perturbed(AbstractChoice):
         >>> import torch, structmax
         >>> x = torch.tensor([0.0, 0.5, 1.0], requires_grad=True)
         >>> g = torch.Generator().manual_seed(0)
-        >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.Perturbed(1000, 0.5), generator=g)
+        >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.estimators.Perturbed(1000, 0.5), generator=g)
         >>> z.detach()
         tensor([0.0480, 0.2280, 0.7240])
 
@@ -65,22 +66,20 @@ class Perturbed(AbstractChoice):
     def needs(self) -> tuple[str, ...]:
         return ("argmax",)
 
-    def choose(self, ask: Oracle, scores: Tensors, generator: torch.Generator | None) -> tuple[Tensors, Tensors]:
-        rank = ask.rank(scores)
-        many = repeated(scores, self.samples, rank)
+    def choose(self, problem: Problem, generator: torch.Generator | None) -> tuple[Tensors, Tensors]:
+        many = lifted(problem.scores, self.samples)
         noise = noise_like(self.noise, many, generator)
-        every = ask.each(argmax, plus(many, noise, self.sigma))
-        return tuple(y.mean(rank) for y in every), (*noise, *every)
+        every = best_of_each(problem, plus(many, noise, self.sigma))
+        return tuple(y.mean(1) for y in every), (*noise, *every)
 
-    def pullback(self, ask: Oracle, scores: Tensors, z: Tensors, saved: Tensors, d_z: Tensors) -> Tensors:
-        rank = ask.rank(scores)
-        noise, every = saved[: len(scores)], saved[len(scores) :]
+    def pullback(self, problem: Problem, z: Tensors, saved: Tensors, d_z: Tensors) -> Tensors:
+        noise, every = saved[: problem.count], saved[problem.count :]
         if self.control_variate:
-            every = plus(every, repeated(ask.parts(argmax, scores), self.samples, rank), -1.0)
-        # ⟨g, y⟩ of every draw: (batch, samples)
-        weight = inner(every, tuple(d.unsqueeze(rank) for d in d_z), ask.structure) / self.sigma
-        d_scores = tuple(d.mean(rank) for d in scaled(weight, tuple(self.noise.slope(e) for e in noise)))
-        return where(ask.possible(scores), d_scores)
+            every = plus(every, lifted(ZERO.point(problem), self.samples), -1.0)
+        # ⟨g, y⟩ of every draw: (B, samples)
+        weight = inner(every, tuple(d.unsqueeze(1) for d in d_z), 2) / self.sigma
+        d_scores = tuple(d.mean(1) for d in scaled(weight, tuple(self.noise.slope(e) for e in noise)))
+        return where(possible(problem), d_scores)
 
 
 def perturbed_value(
@@ -116,10 +115,8 @@ def perturbed_value(
     Reference: Berthet, Blondel, Teboul, Cuturi, Vert & Bach 2020, https://arxiv.org/abs/2002.08676.
     """
     _check(samples, sigma, noise)
-    tensors, _ = front(scores, structure, backend)
-    ask = Oracle(structure, backend)
-    rank = ask.rank(tensors)
-    many = repeated(tensors, samples, rank)
+    problem = Problem.of(scores, structure, backend)
+    many = lifted(problem.scores, samples)
     perturbed = plus(many, noise_like(noise, many, generator), sigma)
-    best = ask.each(argmax, tuple(p.detach() for p in perturbed))
-    return inner(countable(perturbed, best), best, structure).mean(rank)
+    best = best_of_each(problem, tuple(p.detach() for p in perturbed))
+    return problem.shaped(inner(countable(perturbed, best), best, 2).mean(1))

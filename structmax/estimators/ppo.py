@@ -9,11 +9,10 @@ from torch import Tensor
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
 from structmax.estimators.baselines import AbstractBaseline
-from structmax.estimators.expectation import Objective, Problem
+from structmax.estimators.expectation import Evaluations, Objective, drawn, log_probs
 from structmax.estimators.score_function import ScoreFunction
-from structmax.inference.composed import widened
-from structmax.inference.entropy import log_prob
-from structmax.inference.question import front
+from structmax.problem import Problem
+from structmax.questions.entropy import log_prob
 
 
 class Rollout(NamedTuple):
@@ -29,7 +28,7 @@ class Rollout(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Ppo:
+class PPO:
     """Draws once, and updates the scores' network several times by the clipped ratio r = p(y) / p_then(y),
 
         mean over draws of max(r c, clamp(r, 1 − clip, 1 + clip) c),          c = f(y) − b
@@ -45,7 +44,7 @@ class Ppo:
     Examples:
         >>> import torch, structmax
         >>> x, cost = torch.zeros(3, requires_grad=True), torch.tensor([3.0, 2.0, 1.0])
-        >>> ppo, step = structmax.Ppo(samples=100, baseline=structmax.LeaveOneOut()), torch.optim.SGD([x], 1.0)
+        >>> ppo, step = structmax.estimators.PPO(samples=100, baseline=structmax.estimators.LeaveOneOut()), torch.optim.SGD([x], 1.0)
         >>> g = torch.Generator().manual_seed(0)
         >>> drawn = ppo.draw(lambda z, _: z @ cost, x, structmax.Simplex(), generator=g)
         >>> for _ in range(4):
@@ -76,15 +75,17 @@ class Ppo:
         backend: str = "auto",
     ) -> Rollout:
         """Draws structures and evaluates f on them, as `expect` would, without gradients."""
-        tensors, _ = front(scores, structure, backend)
-        wide = widened(tuple(t.detach() for t in tensors))
-        problem = Problem(f, structure, wide, generator, backend, tensors[0].dtype)
+        problem, evaluations = Problem.of(scores, structure, backend, wide=True), Evaluations(f)
+        problem = problem.at(tuple(s.detach() for s in problem.scores))
         with torch.no_grad():
-            parts = problem.draw(self.samples)
-            log_probs, feasible = problem.log_prob(parts)
-            losses = problem.losses(parts, feasible)
-            credit = ScoreFunction(self.samples, self.baseline).credit(problem, losses)
-        return Rollout(parts, losses, credit, log_probs, feasible)
+            draws = drawn(problem, self.samples, generator)
+            log_p, feasible = log_probs(problem, draws)
+            losses = evaluations(problem, draws, feasible)
+            credit = ScoreFunction(self.samples, self.baseline).credit(problem, evaluations, losses)
+        many = problem.repeated(self.samples)
+        numbers = (many.with_batch((t.reshape(-1),))[0] for t in (losses, credit, log_p, feasible))
+        parts = many.structure.parts(many.with_batch(tuple(t.flatten(0, 1) for t in draws)))
+        return Rollout(parts, *numbers)
 
     def loss(self, scores: Scores, structure: AbstractStructure, rollout: Rollout, *, backend: str = "auto") -> Tensor:
         """The clipped objective of each instance at the present scores: the batch shape."""

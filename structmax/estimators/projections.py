@@ -6,16 +6,19 @@ from dataclasses import dataclass
 
 import torch
 
-from structmax.inference.capped import budget
-from structmax.inference.entmax import sparsemax
-from structmax.inference.oracle import Oracle, Tensors, plus, where
+from structmax.estimators.possible import possible
+from structmax.mappings.capped import budget
+from structmax.mappings.entmax import sparsemax
+from structmax.omega.squared_norm import SquaredNorm
+from structmax.parts import Tensors, flat, plus, unflat, where
+from structmax.problem import Problem
 
 
 class AbstractProjection(ABC):
     """A convex set around the structures."""
 
     @abstractmethod
-    def shift(self, ask: Oracle, scores: Tensors, point: Tensors, move: Tensors) -> Tensors:
+    def shift(self, problem: Problem, point: Tensors, move: Tensors) -> Tensors:
         """point − Proj(point − move): how far the projected step goes. Forbidden parts and padding stay at 0."""
 
 
@@ -23,11 +26,13 @@ class AbstractProjection(ABC):
 class Polytope(AbstractProjection):
     """conv(Y) itself, exactly, by `sparse_marginals` or, where a room does not project, `sparsemap`."""
 
-    def shift(self, ask: Oracle, scores: Tensors, point: Tensors, move: Tensors) -> Tensors:
+    def shift(self, problem: Problem, point: Tensors, move: Tensors) -> Tensors:
         wish = tuple(
-            w.masked_fill(s.isneginf(), -math.inf) for w, s in zip(plus(point, move, -1.0), scores, strict=True)
+            w.masked_fill(s.isneginf(), -math.inf) for w, s in zip(plus(point, move, -1.0), problem.scores, strict=True)
         )
-        return plus(point, ask.nearest(wish), -1.0)
+        # all parts counted, whatever the structure regularises
+        nearest = SquaredNorm(regularised=problem.structure.names[: problem.count])
+        return plus(point, nearest.point(problem.at(wish)), -1.0)
 
 
 @dataclass(frozen=True)
@@ -40,9 +45,9 @@ class Simplices(AbstractProjection):
 
     dim: int = -2
 
-    def shift(self, ask: Oracle, scores: Tensors, point: Tensors, move: Tensors) -> Tensors:
-        wishes = zip(plus(point, move, -1.0), ask.possible(scores), strict=True)
-        nearest = tuple(sparsemax(w, self.dim, mask=mask, backend=ask.backend) for w, mask in wishes)
+    def shift(self, problem: Problem, point: Tensors, move: Tensors) -> Tensors:
+        wishes = zip(plus(point, move, -1.0), possible(problem), strict=True)
+        nearest = tuple(sparsemax(w, self.dim, mask=mask, backend=problem.backend) for w, mask in wishes)
         return plus(point, nearest, -1.0)
 
 
@@ -56,26 +61,26 @@ class Box(AbstractProjection):
 
     budget: bool = False
 
-    def shift(self, ask: Oracle, scores: Tensors, point: Tensors, move: Tensors) -> Tensors:
+    def shift(self, problem: Problem, point: Tensors, move: Tensors) -> Tensors:
         if self.budget:
-            return _of_the_same_sum(ask, scores, point, move)
+            return _of_the_same_sum(problem, point, move)
         nearest = tuple(w.clamp(0.0, 1.0) for w in plus(point, move, -1.0))
-        return where(ask.possible(scores), plus(point, nearest, -1.0))
+        return where(possible(problem), plus(point, nearest, -1.0))
 
 
-def _of_the_same_sum(ask: Oracle, scores: Tensors, point: Tensors, move: Tensors) -> Tensors:
-    flat, mask = ask.flat(point), ask.flat(ask.possible(scores))
-    total = flat.sum(-1, keepdim=True)
+def _of_the_same_sum(problem: Problem, point: Tensors, move: Tensors) -> Tensors:
+    vector, mask = flat(point), flat(possible(problem))
+    total = vector.sum(-1, keepdim=True)
     empty = total == 0
     # What has no parts keeps none; for it any set does.
-    wish = flat - ask.flat(move)
-    nearest = budget(wish, torch.where(empty, 1.0, total), mask=mask | empty, backend=ask.backend)
-    return ask.unflat((flat - nearest).masked_fill(empty, 0.0), point)
+    wish = vector - flat(move)
+    nearest = budget(wish, torch.where(empty, 1.0, total), mask=mask | empty, backend=problem.backend)
+    return unflat((vector - nearest).masked_fill(empty, 0.0), point)
 
 
 @dataclass(frozen=True)
 class WholeSpace(AbstractProjection):
     """No constraint at all: the straight-through gradient, times the step."""
 
-    def shift(self, ask: Oracle, scores: Tensors, point: Tensors, move: Tensors) -> Tensors:
-        return where(ask.possible(scores), move)
+    def shift(self, problem: Problem, point: Tensors, move: Tensors) -> Tensors:
+        return where(possible(problem), move)

@@ -18,10 +18,11 @@ from torch.nn import functional
 from structmax import check
 from structmax.backends import Refusal
 from structmax.contract import AbstractStructure
-from structmax.estimators.expectation import AbstractEstimator, Problem, credited
-from structmax.inference.argmax import argmax
-from structmax.inference.log_partition import marginals
+from structmax.estimators.expectation import AbstractEstimator, Evaluations, credited, log_probs
 from structmax.numerics.noise import gumbel_like, logistic_like
+from structmax.omega.smooth import Entropy
+from structmax.problem import Problem
+from structmax.questions.argmax import ZERO
 from structmax.structures.bits import Bits
 from structmax.structures.simplex import Simplex
 
@@ -41,7 +42,7 @@ class Rebar(AbstractEstimator):
         >>> x, cost = torch.zeros(1000, 3, requires_grad=True), torch.tensor([3.0, 2.0, 1.0])
         >>> g = torch.Generator().manual_seed(0)
         >>> f = lambda z, _: (z @ cost) ** 2
-        >>> structmax.expect(f, x, structmax.Simplex(), structmax.Rebar(), generator=g).value.sum().backward()
+        >>> structmax.expect(f, x, structmax.Simplex(), structmax.estimators.Rebar(), generator=g).value.sum().backward()
         >>> x.grad.mean(0)  # 1.4444, −0.2222, −1.2222
         tensor([ 1.4130, -0.1873, -1.2257])
 
@@ -62,17 +63,19 @@ class Rebar(AbstractEstimator):
     def needs(self) -> tuple[str, ...]:
         return "argmax", "marginals", "marginals_jvp"
 
-    def estimate(self, problem: Problem) -> Tensor:
-        y, log_p, feasible, relaxed = twins(self, problem, self.temperature)
-        # at the draw, at its relaxation, and at the one drawn anew
-        hard, own, other = problem.losses(torch.cat([y.unsqueeze(0), relaxed]), feasible.expand(3, *feasible.shape[1:]))
+    def estimate(self, problem: Problem, f: Evaluations, generator: torch.Generator | None) -> Tensor:
+        y, log_p, feasible, relaxed = twins(self, problem, self.temperature, generator)
+        # at the draw, at its relaxation, and at the one drawn again
+        hard, own, other = f(problem, (torch.cat([y.unsqueeze(0), relaxed]),), feasible.expand(3, -1))
         path = self.weight * (own - other)
         value = hard + (path - path.detach())
         return credited(value, (hard - self.weight * other).unsqueeze(0), log_p)
 
 
-def twins(estimator: AbstractEstimator, problem: Problem, temperature: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A draw y (batch, n), its log p and whether there is one (1, batch), and two relaxations of it (2, batch, n).
+def twins(
+    estimator: AbstractEstimator, problem: Problem, temperature: float, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A draw y (B, n), its log p and whether there is one (1, B), and two relaxations of it (2, B, n).
 
     The first relaxation is of the noise that drew y, the second of noise drawn anew given y.
     """
@@ -84,11 +87,12 @@ def twins(estimator: AbstractEstimator, problem: Problem, temperature: float) ->
         )
     noisy, again = NOISE[type(structure)]
     (scores,) = problem.scores
-    z = noisy(scores, problem.generator)
-    y = argmax(z.detach(), structure, backend=problem.backend)
-    log_p, feasible = problem.log_prob(y.unsqueeze(0))
-    both = torch.stack([z, again(scores, y, problem.generator)]) / temperature
-    return y, log_p, feasible, marginals(both, structure, backend=problem.backend)
+    z = noisy(scores, generator)
+    (y,) = ZERO.point(problem.at((z.detach(),)))
+    log_p, feasible = log_probs(problem, (y.unsqueeze(0),))
+    relax = Entropy(temperature)
+    relaxed = [relax.point(problem.at((each,)))[0] for each in (z, again(scores, y, generator))]
+    return y, log_p, feasible, torch.stack(relaxed)
 
 
 def _gumbel(scores: Tensor, generator: torch.Generator | None) -> Tensor:

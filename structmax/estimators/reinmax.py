@@ -16,12 +16,11 @@ from dataclasses import dataclass
 
 import torch
 
-from structmax.estimators.pullbacks import Marginals
 from structmax.estimators.surrogate import AbstractChoice
-from structmax.inference.log_partition import marginals
-from structmax.inference.oracle import Oracle, Tensors, plus
-from structmax.inference.question import inner, scaled
-from structmax.inference.sample import sample
+from structmax.parts import Tensors, inner, plus, scaled
+from structmax.problem import Problem
+from structmax.questions.log_partition import ENTROPY
+from structmax.questions.sample import draw
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class ReinMax(AbstractChoice):
         >>> import torch, structmax
         >>> x = torch.zeros(3, requires_grad=True)
         >>> g = torch.Generator().manual_seed(0)
-        >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.ReinMax(), generator=g)
+        >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.estimators.ReinMax(), generator=g)
         >>> (z * torch.tensor([0.0, 1.0, 5.0])).sum().backward()
         >>> z.detach(), x.grad
         (tensor([0., 1., 0.]), tensor([-0.1667, -0.5000,  0.6667]))
@@ -44,11 +43,10 @@ class ReinMax(AbstractChoice):
     def needs(self) -> tuple[str, ...]:
         return ("sample", "marginals", "marginals_jvp")
 
-    def choose(self, ask: Oracle, scores: Tensors, generator: torch.Generator | None) -> tuple[Tensors, Tensors]:
-        parts = ask.structure.parts(scores)
-        return ask.structure.tensors(sample(parts, ask.structure, generator=generator, backend=ask.backend)), ()
+    def choose(self, problem: Problem, generator: torch.Generator | None) -> tuple[Tensors, Tensors]:
+        return tuple(y.squeeze(1) for y in draw(problem, "sample", (1,), generator)), ()
 
-    def pullback(self, ask: Oracle, scores: Tensors, z: Tensors, saved: Tensors, d_z: Tensors) -> Tensors:
-        away = plus(z, ask.parts(marginals, scores), -1.0)
-        along = scaled(inner(away, d_z, ask.structure), away)
-        return tuple(d / 2 for d in plus(Marginals().pullback(ask, scores, d_z), along))
+    def pullback(self, problem: Problem, z: Tensors, saved: Tensors, d_z: Tensors) -> Tensors:
+        away = plus(z, ENTROPY.point(problem), -1.0)
+        along = scaled(inner(away, d_z), away)
+        return tuple(d / 2 for d in plus(ENTROPY.pullback(problem, d_z), along))

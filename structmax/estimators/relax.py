@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from structmax import check
-from structmax.estimators.expectation import AbstractEstimator, Problem
+from structmax.estimators.expectation import AbstractEstimator, Evaluations
 from structmax.estimators.rebar import twins
+from structmax.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Relax(AbstractEstimator):
         >>> control = torch.nn.Linear(3, 1)
         >>> g = torch.Generator().manual_seed(0)
         >>> f = lambda z, _: (z @ cost) ** 2
-        >>> structmax.expect(f, x, structmax.Simplex(), structmax.Relax(control), generator=g).value.sum().backward()
+        >>> structmax.expect(f, x, structmax.Simplex(), structmax.estimators.Relax(control), generator=g).value.sum().backward()
         >>> x.grad.mean(0).sub(torch.tensor([1.4444, -0.2222, -1.2222])).abs().max() < 0.2
         tensor(True)
         >>> control.weight.grad is not None
@@ -64,13 +65,13 @@ class Relax(AbstractEstimator):
     def needs(self) -> tuple[str, ...]:
         return "argmax", "marginals", "marginals_jvp"
 
-    def estimate(self, problem: Problem) -> Tensor:
-        y, log_p, feasible, relaxed = twins(self, problem, self.temperature)
+    def estimate(self, problem: Problem, f: Evaluations, generator: torch.Generator | None) -> Tensor:
+        y, log_p, feasible, relaxed = twins(self, problem, self.temperature, generator)
         (scores,) = problem.scores
-        (hard,) = problem.losses(y.unsqueeze(0), feasible)
+        (hard,) = f(problem, (y.unsqueeze(0),), feasible)
         if not (torch.is_grad_enabled() and scores.requires_grad):
             return hard
-        own, other = self._guesses(problem, relaxed, feasible)
+        own, other = self._guesses(problem, f, relaxed, feasible)
         # Nothing here but c, through its parameters, is differentiated once more.
         (score,) = torch.autograd.grad(log_p.sum(), scores, retain_graph=True)
         (path,) = torch.autograd.grad((own - other).sum(), scores, create_graph=True)
@@ -78,19 +79,19 @@ class Relax(AbstractEstimator):
         value = hard + (gradient.detach() * _zero(scores)).sum(-1)
         return value + self._training(gradient) / max(1, value.numel())
 
-    def _guesses(self, problem: Problem, relaxed: Tensor, feasible: Tensor) -> Tensor:
-        """c at relaxed structures (2, batch, n), 0 where nothing is feasible: (2, batch)."""
-        batch = relaxed.shape[:-1]
-        found = self.control(relaxed)
+    def _guesses(self, problem: Problem, f: Evaluations, relaxed: Tensor, feasible: Tensor) -> Tensor:
+        """c at relaxed structures (2, B, n), 0 where nothing is feasible: (2, B)."""
+        batch = (2, *problem.batch)
+        found = self.control(relaxed.reshape(*batch, relaxed.shape[-1]))
         if found.shape not in (batch, (*batch, 1)):
             raise ValueError(
                 f"The module of Relax() should return shape {tuple(batch)} for structures of shape "
-                f"{tuple(relaxed.shape)}, but returned {tuple(found.shape)}."
+                f"{(*batch, relaxed.shape[-1])}, but returned {tuple(found.shape)}."
             )
-        learned = found.reshape(batch).masked_fill(~feasible, 0.0)
+        learned = found.reshape(relaxed.shape[:-1]).masked_fill(~feasible, 0.0)
         if self.weight == 0.0:
             return learned
-        return learned + self.weight * problem.losses(relaxed, feasible.expand(batch))
+        return learned + self.weight * f(problem, (relaxed,), feasible.expand(2, -1))
 
     def _training(self, gradient: Tensor) -> Tensor:
         """0, with the gradient of Σ ‖g‖² for the module's parameters and for nothing else."""

@@ -4,10 +4,13 @@ from dataclasses import dataclass
 
 import torch
 
-from structmax.estimators.pullbacks import AbstractPoint, Marginals
+from structmax.estimators.pullbacks import RowSoftmax
 from structmax.estimators.surrogate import AbstractSurrogate
-from structmax.inference.oracle import Oracle, Tensors, noise_like, plus
-from structmax.inference.perturb import Gumbel, Noise
+from structmax.noise import Gumbel, Noise, noise_like
+from structmax.omega.base import AbstractOmega
+from structmax.omega.smooth import Entropy
+from structmax.parts import Tensors, plus
+from structmax.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -15,13 +18,13 @@ class Relaxation(AbstractSurrogate):
     """z is a point inside conv(Y), and its gradient is true: L(E[z]) in place of E[L(z)].
 
     Args:
-        point: `Marginals(temperature)`, `SparseMarginals(temperature)`, `Smoothed(omega)` or `Softmax(dim)`.
+        omega: any Ω of `structmax.omega`, such as `Entropy(t)` or `SquaredNorm(t)`, or `RowSoftmax(dim)`.
         noise: added to the scores, if any: `Gumbel()`, `Logistic()`, `Normal()` or `SumOfGamma(k)`.
 
     Examples:
         >>> import torch, structmax
         >>> x = torch.tensor([[2.0, 0.0], [0.0, 1.5]], requires_grad=True)
-        >>> estimator = structmax.Relaxation(structmax.Smoothed(structmax.L2()))
+        >>> estimator = structmax.estimators.Relaxation(structmax.omega.LocalL2())
         >>> structmax.surrogate(x, structmax.MonotoneAlignment(), estimator)
         tensor([[1.0000, 0.3333],
                 [0.3333, 1.0000]], grad_fn=<PointBackward>)
@@ -29,37 +32,37 @@ class Relaxation(AbstractSurrogate):
     Reference: Kim, Denton, Hoang & Rush 2017, Structured attention networks, https://arxiv.org/abs/1702.00887.
     """
 
-    point: AbstractPoint = Marginals()  # noqa: RUF009
+    omega: AbstractOmega | RowSoftmax = Entropy()  # noqa: RUF009
     noise: Noise | None = None
 
     @property
     def needs(self) -> tuple[str, ...]:
-        return self.point.needs
+        return self.omega.needs
 
-    def output(self, ask: Oracle, scores: Tensors, generator: torch.Generator | None) -> Tensors:
+    def output(self, problem: Problem, generator: torch.Generator | None) -> Tensors:
         if self.noise is not None:
-            scores = plus(scores, noise_like(self.noise, scores, generator))
-        return self.point.at(ask, scores)
+            problem = problem.at(plus(problem.scores, noise_like(self.noise, problem.scores, generator)))
+        return self.omega.point(problem)
 
 
-def GumbelSoftmax(temperature: float = 1.0) -> Relaxation:  # noqa: N802
-    """A relaxed draw: the marginals at (θ + G) / temperature. On the Simplex softmax((θ + G) / temperature).
+def gumbel_relaxation(temperature: float = 1.0) -> Relaxation:
+    """A relaxed draw: the marginals at (θ + G) / temperature. On the Simplex the Gumbel-softmax.
 
-    Sparse forms are `Relaxation(SparseMarginals(temperature), Gumbel())` and
-    `Relaxation(Smoothed(Tsallis(alpha, temperature)), Gumbel())`.
+    Sparse forms are `Relaxation(SquaredNorm(temperature), Gumbel())` and
+    `Relaxation(LocalTsallis(alpha, temperature), Gumbel())`.
 
     Args:
         temperature: a number > 0; the draw tends to a structure as it falls.
 
     Returns:
-        `Relaxation(Marginals(temperature), Gumbel())`.
+        `Relaxation(Entropy(temperature), Gumbel())`.
 
     Examples:
         >>> import structmax
-        >>> structmax.GumbelSoftmax(0.5)
-        Relaxation(point=Marginals(temperature=0.5), noise=Gumbel())
+        >>> structmax.estimators.gumbel_relaxation(0.5)
+        Relaxation(omega=Entropy(temperature=0.5), noise=Gumbel())
 
     Reference: Jang, Gu & Poole 2017, https://arxiv.org/abs/1611.01144; Maddison, Mnih & Teh 2017,
     https://arxiv.org/abs/1611.00712.
     """
-    return Relaxation(Marginals(temperature), Gumbel())
+    return Relaxation(Entropy(temperature), Gumbel())

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from structmax import check
 from structmax.estimators.baselines import AbstractBaseline, RunningScale
-from structmax.estimators.expectation import AbstractEstimator, Problem, credited
+from structmax.estimators.expectation import AbstractEstimator, Evaluations, credited, drawn, log_probs
+from structmax.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class ScoreFunction(AbstractEstimator):
     Examples:
         >>> import torch, structmax
         >>> x, cost = torch.zeros(3, requires_grad=True), torch.tensor([3.0, 2.0, 1.0])
-        >>> estimator = structmax.ScoreFunction(1000, structmax.LeaveOneOut())
+        >>> estimator = structmax.estimators.ScoreFunction(1000, structmax.estimators.LeaveOneOut())
         >>> g = torch.Generator().manual_seed(0)
         >>> result = structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), estimator, generator=g)
         >>> result.value.backward()
@@ -48,18 +50,18 @@ class ScoreFunction(AbstractEstimator):
     def needs(self) -> tuple[str, ...]:
         return "sample", "log_partition", "marginals", *(self.baseline.needs if self.baseline else ())
 
-    def estimate(self, problem: Problem) -> Tensor:
-        drawn = problem.draw(self.samples)
-        log_p, feasible = problem.log_prob(drawn)
-        losses = problem.losses(drawn, feasible)
-        credit = self.credit(problem, losses)
+    def estimate(self, problem: Problem, f: Evaluations, generator: torch.Generator | None) -> Tensor:
+        draws = drawn(problem, self.samples, generator)
+        log_p, feasible = log_probs(problem, draws)
+        losses = f(problem, draws, feasible)
+        credit = self.credit(problem, f, losses)
         value = credited(losses.mean(0), (self.scale(credit.detach()) if self.scale else credit) / self.samples, log_p)
         if credit.requires_grad:
             misfit = credit.square().mean(0) / 2
             value = value + (misfit - misfit.detach())
         return value
 
-    def credit(self, problem: Problem, losses: Tensor) -> Tensor:
-        """f(y) − b: (S, batch), with a gradient for a baseline that learns."""
+    def credit(self, problem: Problem, f: Evaluations, losses: Tensor) -> Tensor:
+        """f(y) − b: (S, B), with a gradient for a baseline that learns."""
         constant = losses.detach()
-        return constant if self.baseline is None else constant - self.baseline.guess(problem, constant)
+        return constant if self.baseline is None else constant - self.baseline.guess(problem, f, constant)

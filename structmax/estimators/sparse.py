@@ -3,13 +3,17 @@
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from structmax import check
-from structmax.estimators.expectation import AbstractEstimator, Problem
-from structmax.inference.entmax import sparsemax
-from structmax.inference.sparsemap import sparsemap
-from structmax.inference.topk import topk
+from structmax.estimators.expectation import AbstractEstimator, Evaluations, in_front
+from structmax.mappings.entmax import sparsemax
+from structmax.omega.squared_norm import SquaredNorm
+from structmax.parts import unflat
+from structmax.problem import Problem
+from structmax.questions.sparsemap import members_of
+from structmax.questions.topk import best
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class SparseTopK(AbstractEstimator):
     Examples:
         >>> import torch, structmax
         >>> x, cost = torch.tensor([0.0, 1.4, 2.0]), torch.tensor([3.0, 2.0, 1.0])
-        >>> structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), structmax.SparseTopK(3))
+        >>> structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), structmax.estimators.SparseTopK(3))
         Expectation(value=tensor(1.2000), evaluations=2)
 
     Reference: Correia, Niculae, Aziz & Martins 2020, Efficient marginalization of discrete and structured latent
@@ -45,10 +49,10 @@ class SparseTopK(AbstractEstimator):
     def needs(self) -> tuple[str, ...]:
         return ("topk",)
 
-    def estimate(self, problem: Problem) -> Tensor:
-        best = topk(problem.named, problem.structure, self.k, backend=problem.backend)
-        q = sparsemax(best.values, 0)
-        return (q * problem.losses(best.parts, q > 0)).sum(0)
+    def estimate(self, problem: Problem, f: Evaluations, generator: torch.Generator | None) -> Tensor:
+        values, parts = best(problem, self.k)
+        q = sparsemax(values).movedim(1, 0)
+        return (q * f(problem, in_front(parts), q > 0)).sum(0)
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class SparseSupport(AbstractEstimator):
     Examples:
         >>> import torch, structmax
         >>> x, cost = torch.tensor([0.0, 1.4, 2.0]), torch.tensor([3.0, 2.0, 1.0])
-        >>> structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), structmax.SparseSupport())
+        >>> structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), structmax.estimators.SparseSupport())
         Expectation(value=tensor(1.2000), evaluations=2)
 
     Reference: Correia, Niculae, Aziz & Martins 2020, Efficient marginalization of discrete and structured latent
@@ -84,8 +88,9 @@ class SparseSupport(AbstractEstimator):
     def needs(self) -> tuple[str, ...]:
         return ("argmax",)
 
-    def estimate(self, problem: Problem) -> Tensor:
-        found = sparsemap(problem.named, problem.structure, temperature=self.temperature, backend=problem.backend)
-        q = found.probabilities
+    def estimate(self, problem: Problem, f: Evaluations, generator: torch.Generator | None) -> Tensor:
+        found = SquaredNorm(self.temperature).distribution(problem)
+        q = found.probabilities.movedim(1, 0)
+        structures = unflat(members_of(found.lists, problem.scores), problem.scores)
         # An instance with NaN among its scores has no support to say so.
-        return (q * problem.losses(found.structures, q > 0)).sum(0).masked_fill(found.value.isnan(), math.nan)
+        return (q * f(problem, in_front(structures), q > 0)).sum(0).masked_fill(found.value.isnan(), math.nan)

@@ -19,9 +19,10 @@ import torch
 from structmax import check
 from structmax.estimators.projections import AbstractProjection, Polytope
 from structmax.estimators.surrogate import AbstractChoice
-from structmax.inference.argmax import argmax
-from structmax.inference.log_partition import marginals
-from structmax.inference.oracle import Oracle, Tensors, plus
+from structmax.parts import Tensors, plus
+from structmax.problem import Problem
+from structmax.questions.argmax import ZERO
+from structmax.questions.log_partition import ENTROPY
 
 
 def _wide(tensors: Tensors) -> Tensors:
@@ -44,15 +45,15 @@ class AbstractSpigot(AbstractChoice):
         check.positive("step", self.step)
         check.whole("steps", self.steps, 1)
 
-    def choose(self, ask: Oracle, scores: Tensors, generator: torch.Generator | None) -> tuple[Tensors, Tensors]:
-        return ask.parts(argmax, scores), ()
+    def choose(self, problem: Problem, generator: torch.Generator | None) -> tuple[Tensors, Tensors]:
+        return ZERO.point(problem), ()
 
-    def descend(self, ask: Oracle, scores: Tensors, guess: Tensors, d_z: Tensors) -> Tensors:
+    def descend(self, problem: Problem, guess: Tensors, d_z: Tensors) -> Tensors:
         """guess − target: how far all steps go together."""
         move = tuple(self.step * d for d in _wide(d_z))
-        total = self.projection.shift(ask, scores, guess, move)
+        total = self.projection.shift(problem, guess, move)
         for _ in range(self.steps - 1):
-            total = plus(total, self.projection.shift(ask, scores, plus(guess, total, -1.0), move))
+            total = plus(total, self.projection.shift(problem, plus(guess, total, -1.0), move))
         return _like(total, d_z)
 
 
@@ -72,7 +73,7 @@ class Spigot(AbstractSpigot):
     Examples:
         >>> import torch, structmax
         >>> x = torch.tensor([0.2, 1.5, 0.3], requires_grad=True)
-        >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.Spigot())
+        >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.estimators.Spigot())
         >>> (z * torch.tensor([0.1, 0.3, 0.9])).sum().backward()
         >>> x.grad
         tensor([-0.1000,  0.1000,  0.0000])
@@ -84,8 +85,8 @@ class Spigot(AbstractSpigot):
     def needs(self) -> tuple[str, ...]:
         return ("argmax",)
 
-    def pullback(self, ask: Oracle, scores: Tensors, z: Tensors, saved: Tensors, d_z: Tensors) -> Tensors:
-        return self.descend(ask, scores, _wide(z), d_z)
+    def pullback(self, problem: Problem, z: Tensors, saved: Tensors, d_z: Tensors) -> Tensors:
+        return self.descend(problem, _wide(z), d_z)
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class SpigotCE(AbstractSpigot):
     Examples:
         >>> import torch, structmax
         >>> x = torch.zeros(2, requires_grad=True)
-        >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.SpigotCE(step=0.5))
+        >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.estimators.SpigotCE(step=0.5))
         >>> (z * torch.tensor([0.0, 1.0])).sum().backward()
         >>> x.grad
         tensor([-0.2500,  0.2500])
@@ -113,8 +114,8 @@ class SpigotCE(AbstractSpigot):
     def needs(self) -> tuple[str, ...]:
         return ("argmax", "marginals")
 
-    def pullback(self, ask: Oracle, scores: Tensors, z: Tensors, saved: Tensors, d_z: Tensors) -> Tensors:
-        return self.descend(ask, scores, ask.parts(marginals, _wide(scores)), d_z)
+    def pullback(self, problem: Problem, z: Tensors, saved: Tensors, d_z: Tensors) -> Tensors:
+        return self.descend(problem, ENTROPY.point(problem.at(_wide(problem.scores))), d_z)
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ class SpigotEG(AbstractChoice):
     Examples:
         >>> import torch, structmax
         >>> x = torch.zeros(2, requires_grad=True)
-        >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.SpigotEG())
+        >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.estimators.SpigotEG())
         >>> (z * torch.tensor([0.0, 1.0])).sum().backward()
         >>> x.grad
         tensor([-0.2311,  0.2311])
@@ -148,10 +149,10 @@ class SpigotEG(AbstractChoice):
     def needs(self) -> tuple[str, ...]:
         return ("argmax", "marginals")
 
-    def choose(self, ask: Oracle, scores: Tensors, generator: torch.Generator | None) -> tuple[Tensors, Tensors]:
-        return ask.parts(argmax, scores), ()
+    def choose(self, problem: Problem, generator: torch.Generator | None) -> tuple[Tensors, Tensors]:
+        return ZERO.point(problem), ()
 
-    def pullback(self, ask: Oracle, scores: Tensors, z: Tensors, saved: Tensors, d_z: Tensors) -> Tensors:
-        wide = _wide(scores)
-        target = ask.parts(marginals, plus(wide, _wide(d_z), -self.step))
-        return _like(plus(ask.parts(marginals, wide), target, -1.0), d_z)
+    def pullback(self, problem: Problem, z: Tensors, saved: Tensors, d_z: Tensors) -> Tensors:
+        wide = _wide(problem.scores)
+        target = ENTROPY.point(problem.at(plus(wide, _wide(d_z), -self.step)))
+        return _like(plus(ENTROPY.point(problem.at(wide)), target, -1.0), d_z)

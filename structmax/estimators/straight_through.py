@@ -4,26 +4,27 @@ from dataclasses import dataclass
 
 import torch
 
-from structmax.estimators.pullbacks import AbstractPullback, Identity
+from structmax.estimators.pullbacks import Identity, Pullback
 from structmax.estimators.surrogate import AbstractChoice
-from structmax.inference.argmax import argmax
-from structmax.inference.oracle import Oracle, Tensors
+from structmax.parts import Tensors
+from structmax.problem import Problem
+from structmax.questions.argmax import ZERO
 
 
 @dataclass(frozen=True)
 class StraightThrough(AbstractChoice):
     """z = argmax⟨θ, y⟩ forward; backward as if z were θ itself, or a relaxation of the choice.
 
-        Identity():  ∂L/∂θ = g                  Marginals(t):  ∂L/∂θ = ∇μ(θ/t) g
+        Identity():  ∂L/∂θ = g                  omega.Entropy(t):  ∂L/∂θ = ∇μ(θ/t) g
 
     Args:
-        backward: `Identity()`, `Marginals(temperature)`, `SparseMarginals(temperature)`, `Smoothed(omega)` or
-            `Softmax(dim)`.
+        backward: `Identity()`, `RowSoftmax(dim)`, or any Ω of `structmax.omega`, whose point is differentiated:
+            `Entropy(t)`, `SquaredNorm(t)`, `LocalL2(t)`, …
 
     Examples:
         >>> import torch, structmax
         >>> x = torch.tensor([[2.0, 0.0], [0.0, 1.0]], requires_grad=True)
-        >>> z = structmax.surrogate(x, structmax.Matching(), structmax.StraightThrough())
+        >>> z = structmax.surrogate(x, structmax.Matching(), structmax.estimators.StraightThrough())
         >>> (z * torch.tensor([[1.0, 2.0], [3.0, 4.0]])).sum().backward()
         >>> x.grad
         tensor([[1., 2.],
@@ -33,14 +34,14 @@ class StraightThrough(AbstractChoice):
     https://arxiv.org/abs/1308.3432.
     """
 
-    backward: AbstractPullback = Identity()  # noqa: RUF009
+    backward: Pullback = Identity()  # noqa: RUF009
 
     @property
     def needs(self) -> tuple[str, ...]:
         return ("argmax", *self.backward.needs)
 
-    def choose(self, ask: Oracle, scores: Tensors, generator: torch.Generator | None) -> tuple[Tensors, Tensors]:
-        return ask.parts(argmax, scores), ()
+    def choose(self, problem: Problem, generator: torch.Generator | None) -> tuple[Tensors, Tensors]:
+        return ZERO.point(problem), ()
 
-    def pullback(self, ask: Oracle, scores: Tensors, z: Tensors, saved: Tensors, d_z: Tensors) -> Tensors:
-        return self.backward.pullback(ask, scores, d_z)
+    def pullback(self, problem: Problem, z: Tensors, saved: Tensors, d_z: Tensors) -> Tensors:
+        return self.backward.pullback(problem, d_z)

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from structmax import check
-from structmax.contract import AbstractStructure
-from structmax.estimators.expectation import AbstractEstimator, Problem, credited
-from structmax.inference.question import per_instance
-from structmax.inference.sample import Drawn, sample_without_replacement
-from structmax.inference.topk import TopK, topk
+from structmax.estimators.expectation import AbstractEstimator, Evaluations, credited, in_front, log_probs
+from structmax.parts import Tensors, flat
+from structmax.problem import Problem
+from structmax.questions.sample import draw
+from structmax.questions.topk import best
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class SumAndSample(AbstractEstimator):
         >>> import torch, structmax
         >>> x, cost = torch.tensor([9.0, 9.0, 0.0, 0.0]), torch.tensor([1.0, 3.0, 2.0, 2.0])
         >>> g = torch.Generator().manual_seed(0)
-        >>> estimator = structmax.SumAndSample(2)
+        >>> estimator = structmax.estimators.SumAndSample(2)
         >>> structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), estimator, generator=g)
         Expectation(value=tensor(2.), evaluations=3)
 
@@ -49,22 +49,16 @@ class SumAndSample(AbstractEstimator):
     def needs(self) -> tuple[str, ...]:
         return "topk", "sample_without_replacement", "log_partition", "marginals"
 
-    def estimate(self, problem: Problem) -> Tensor:
-        structure, k = problem.structure, self.k
-        best = topk(problem.named, structure, k, backend=problem.backend)
-        drawn = sample_without_replacement(
-            problem.named, structure, k + 1, generator=problem.generator, backend=problem.backend
-        )
-        first = _first_other(structure, best, drawn)
-        both = structure.parts(
-            tuple(
-                torch.cat([kept, _at(draws, first)])
-                for kept, draws in zip(structure.tensors(best.parts), structure.tensors(drawn.parts), strict=True)
-            )
-        )
-        there = torch.cat([~best.values.isneginf(), first.unsqueeze(0) >= 0])
-        losses = problem.losses(both, there)
-        log_p, _ = problem.log_prob(both)
+    def estimate(self, problem: Problem, f: Evaluations, generator: torch.Generator | None) -> Tensor:
+        k = self.k
+        values, parts = best(problem, k)
+        *draws, log_drawn = in_front(draw(problem, "sample_without_replacement", (k + 1,), generator))
+        values, kept = values.movedim(1, 0), in_front(parts)
+        first = _first_other(values, kept, tuple(draws), log_drawn)
+        both = tuple(torch.cat([a, _at(b, first)]) for a, b in zip(kept, draws, strict=True))
+        there = torch.cat([~values.isneginf(), first.unsqueeze(0) >= 0])
+        losses = f(problem, both, there)
+        log_p, _ = log_probs(problem, both)
         # Where there was no structure to find, its zeros may score above log Z: no exponential of that.
         p = log_p[:k].masked_fill(~there[:k], -math.inf).exp()
         # Σ p f over the others is (1 − Σ p) E f(y'), and its gradient (1 − Σ p) E f(y') ∇ log p(y').
@@ -72,17 +66,17 @@ class SumAndSample(AbstractEstimator):
         return credited((p * losses[:k]).sum(0) + other[0], other, log_p[k:])
 
 
-def _first_other(structure: AbstractStructure, best: TopK, drawn: Drawn) -> Tensor:
-    """Which draw is the first that is not one of the best: the batch shape, −1 where none is."""
-    a, b = (torch.cat(per_instance(structure.tensors(found.parts), structure), -1) for found in (drawn, best))
-    # ‖a − b‖² of whole numbers, exact: (k + 1, k, batch)
-    apart = a.square().sum(-1).unsqueeze(1) + b.square().sum(-1) - 2 * torch.einsum("s...p,k...p->sk...", a, b)
-    is_best = ((apart == 0) & ~best.values.isneginf()).any(1)
-    is_other = ~is_best & ~drawn.log_probs.isneginf()
+def _first_other(values: Tensor, kept: Tensors, draws: Tensors, log_drawn: Tensor) -> Tensor:
+    """Which draw is the first that is not one of the best: (B,), −1 where none is."""
+    a, b = flat(draws, 2), flat(kept, 2)
+    # ‖a − b‖² of whole numbers, exact: (k + 1, k, B)
+    apart = a.square().sum(-1).unsqueeze(1) + b.square().sum(-1) - 2 * torch.einsum("sbp,kbp->skb", a, b)
+    is_best = ((apart == 0) & ~values.isneginf()).any(1)
+    is_other = ~is_best & ~log_drawn.isneginf()
     return torch.where(is_other.any(0), is_other.to(torch.uint8).argmax(0), -1)
 
 
 def _at(drawn: Tensor, first: Tensor) -> Tensor:
-    """The draw of that number for each instance, the first where it is −1: (1, batch, …)."""
+    """The draw of that number for each instance, the first where it is −1: (1, B, …)."""
     index = first.clamp_min(0).reshape(1, *first.shape, *(1,) * (drawn.dim() - first.dim() - 1))
     return drawn.gather(0, index.expand(1, *drawn.shape[1:]))

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from structmax import backends
+from structmax.autograd import rule
 from structmax.contract import AbstractStructure, Scores
-from structmax.inference.composed import composed
-from structmax.inference.oracle import Oracle, Tensors
-from structmax.inference.question import front
-from structmax.inference.rule import rule
+from structmax.estimators.possible import refuse
+from structmax.parts import Tensors
+from structmax.problem import Problem
 
 
 class AbstractSurrogate(ABC):
@@ -32,34 +31,36 @@ class AbstractSurrogate(ABC):
         """What the structure has to answer: names of a room's functions."""
 
     @abstractmethod
-    def output(self, ask: Oracle, scores: Tensors, generator: torch.Generator | None) -> Tensors:
-        """z, with the gradient attached."""
+    def output(self, problem: Problem, generator: torch.Generator | None) -> Tensors:
+        """z, with the gradient attached: part tensors (B, …)."""
 
 
 class AbstractChoice(AbstractSurrogate):
     """A surrogate whose gradient is invented."""
 
     @abstractmethod
-    def choose(self, ask: Oracle, scores: Tensors, generator: torch.Generator | None) -> tuple[Tensors, Tensors]:
+    def choose(self, problem: Problem, generator: torch.Generator | None) -> tuple[Tensors, Tensors]:
         """z, and tensors the pullback wants, which carry the batch in front like all others."""
 
     @abstractmethod
-    def pullback(self, ask: Oracle, scores: Tensors, z: Tensors, saved: Tensors, d_z: Tensors) -> Tensors:
+    def pullback(self, problem: Problem, z: Tensors, saved: Tensors, d_z: Tensors) -> Tensors:
         """The gradient given to the scores for the cotangent d_z; exactly 0 for padding and forbidden parts."""
 
-    def output(self, ask: Oracle, scores: Tensors, generator: torch.Generator | None) -> Tensors:
-        return choice_rule(self, ask, generator, *scores)[: len(scores)]
+    def output(self, problem: Problem, generator: torch.Generator | None) -> Tensors:
+        return choice_rule(self, problem.blank, generator, *problem.scores)[: problem.count]
 
 
 class Choice(Function):
     @staticmethod
-    def forward(estimator: AbstractChoice, ask: Oracle, generator: torch.Generator | None, *scores: Tensor) -> Tensors:
-        z, saved = estimator.choose(ask, scores, generator)
+    def forward(
+        estimator: AbstractChoice, problem: Problem, generator: torch.Generator | None, *scores: Tensor
+    ) -> Tensors:
+        z, saved = estimator.choose(problem.at(scores), generator)
         return *z, *saved
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
-        ctx.estimator, ctx.ask, _, *scores = inputs
+        ctx.estimator, ctx.problem, _, *scores = inputs
         ctx.count = len(scores)
         ctx.save_for_backward(*scores, *output)
         ctx.mark_non_differentiable(*output[ctx.count :])
@@ -69,7 +70,7 @@ class Choice(Function):
         count, tensors = ctx.count, ctx.saved_tensors
         scores, z, saved, d_z = tensors[:count], tensors[count : 2 * count], tensors[2 * count :], d_output[:count]
         with torch.no_grad():
-            d_scores = ctx.estimator.pullback(ctx.ask, scores, z, saved, d_z)
+            d_scores = ctx.estimator.pullback(ctx.problem.at(scores), z, saved, d_z)
         if torch.is_grad_enabled():
             d_scores = final_rule(repr(ctx.estimator), count, *d_scores, *scores, *d_z)
         return None, None, None, *d_scores
@@ -90,15 +91,14 @@ class Final(Function):
     def backward(ctx: Any, *_: Tensor) -> Any:
         raise RuntimeError(
             f"The gradient of {ctx.name} is invented and has no derivative: it can be taken once. For second "
-            "derivatives try Relaxation(Marginals()), whose gradients are true."
+            "derivatives try Relaxation(), whose gradients are true."
         )
 
 
-choice_rule = rule(Choice)
-final_rule = rule(Final)
+choice_rule = rule(Choice, fold=True)
+final_rule = rule(Final, fold=True)
 
 
-@composed
 def surrogate(
     scores: Scores,
     structure: AbstractStructure,
@@ -115,9 +115,8 @@ def surrogate(
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
         structure: the set Y.
-        estimator: `StraightThrough`, `Spigot`, `SpigotCE`, `SpigotEG`, `PerturbAndMap`, `StraightThroughGumbel`,
-            `ReinMax`, `ImplicitMLE`, `BlackboxInterpolation`, `Perturbed`; with true gradients `Relaxation`,
-            `GumbelSoftmax`.
+        estimator: of `structmax.estimators`: `StraightThrough`, `Spigot`, `SpigotCE`, `SpigotEG`, `PerturbAndMAP`,
+            `ReinMax`, `ImplicitMLE`, `BlackboxInterpolation`, `Perturbed`; with true gradients `Relaxation`.
         generator: source of chance.
         backend: "auto", "numba", "triton" or "reference".
 
@@ -128,7 +127,7 @@ def surrogate(
     Examples:
         >>> import torch, structmax
         >>> x = torch.tensor([0.2, 1.5, 0.3], requires_grad=True)
-        >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.StraightThrough(structmax.Marginals()))
+        >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.estimators.StraightThrough(structmax.omega.Entropy()))
         >>> z
         tensor([0., 1., 0.], grad_fn=<ChoiceBackward>)
         >>> (z * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
@@ -138,21 +137,15 @@ def surrogate(
     if not isinstance(estimator, AbstractSurrogate):
         kind = estimator.__name__ + " itself" if isinstance(estimator, type) else repr(estimator)
         raise TypeError(f"`estimator` should be an object such as StraightThrough(), but is {kind}.")
-    tensors, asked = front(scores, structure, backend)
-    ask = Oracle(structure, backend, asked.values)
-    _refuse(estimator, ask, tensors)
-    return structure.parts(estimator.output(ask, tensors, generator))
+    problem = Problem.of(scores, structure, backend, wide=True)
+    return problem.named(chosen(problem, estimator, generator))
 
 
-def _refuse(estimator: AbstractSurrogate, ask: Oracle, scores: Tensors) -> None:
-    """Says at once what would fail in the middle of a backward pass."""
-    missing = [name for name in estimator.needs if not ask.answers(name, scores)]
-    if not missing:
-        return
-    room, name = type(ask.structure), missing[0]
-    reasons = backends.explain(room.room, name, scores[0].device.type)
-    why = room.intractable.get(name) or "; ".join(f"{backend}: {reason}" for backend, reason in reasons.items())
-    simple = ask.answers("argmax", scores) and name != "argmax"
-    instead = " StraightThrough(Identity()), Spigot() and ImplicitMLE() ask `argmax` alone." if simple else ""
-    asks = f"{estimator!r} asks `{name}`, which {room.__name__} cannot answer"
-    raise backends.Refusal(f"{asks}: {why.rstrip('.')}.{instead}")
+def chosen(problem: Problem, estimator: AbstractSurrogate, generator: torch.Generator | None) -> Tensors:
+    """z of a problem: part tensors (B, …)."""
+    refuse(problem, estimator, estimator.needs, SIMPLE)
+    return estimator.output(problem, generator)
+
+
+# What asks little, for a refusal to name.
+SIMPLE: dict[str, tuple[str, ...]] = {"StraightThrough(Identity()), Spigot() or ImplicitMLE(), which ask `argmax` alone": ("argmax",)}

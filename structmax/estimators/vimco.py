@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from structmax import check
-from structmax.estimators.expectation import AbstractEstimator, Problem, credited
+from structmax.estimators.expectation import AbstractEstimator, Evaluations, credited, drawn, log_probs
+from structmax.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Vimco(AbstractEstimator):
         >>> import torch, structmax
         >>> x, log_weight = torch.zeros(3), torch.tensor([0.0, 1.0, 2.0])
         >>> g = torch.Generator().manual_seed(0)
-        >>> estimator = structmax.Vimco(1000)
+        >>> estimator = structmax.estimators.Vimco(1000)
         >>> structmax.expect(lambda z, _: z @ log_weight, x, structmax.Simplex(), estimator, generator=g)
         Expectation(value=tensor(1.3117), evaluations=1000)
         >>> torch.logsumexp(log_weight, 0) - torch.tensor(3.0).log()
@@ -48,10 +49,10 @@ class Vimco(AbstractEstimator):
     def needs(self) -> tuple[str, ...]:
         return "sample", "log_partition", "marginals"
 
-    def estimate(self, problem: Problem) -> Tensor:
-        drawn = problem.draw(self.samples)
-        log_p, feasible = problem.log_prob(drawn)
-        losses = problem.losses(drawn, feasible)
+    def estimate(self, problem: Problem, f: Evaluations, generator: torch.Generator | None) -> Tensor:
+        draws = drawn(problem, self.samples, generator)
+        log_p, feasible = log_probs(problem, draws)
+        losses = f(problem, draws, feasible)
         bound = losses.logsumexp(0) - math.log(self.samples)
         return credited(bound, bound - self._without(losses.detach()), log_p)
 

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from structmax import check
-from structmax.estimators.expectation import AbstractEstimator, Problem, credited
-from structmax.inference.sample import sample_without_replacement
+from structmax.estimators.expectation import AbstractEstimator, Evaluations, credited, in_front, log_probs
+from structmax.problem import Problem
+from structmax.questions.sample import draw
 
 # 2ᵏ sets of draws are visited.
 MOST = 16
@@ -39,7 +40,7 @@ class SampleWithoutReplacement(AbstractEstimator):
     Examples:
         >>> import torch, structmax
         >>> x, cost = torch.zeros(3, requires_grad=True), torch.tensor([3.0, 2.0, 1.0])
-        >>> estimator = structmax.SampleWithoutReplacement(3)
+        >>> estimator = structmax.estimators.SampleWithoutReplacement(3)
         >>> result = structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), estimator)
         >>> result.value.backward()
         >>> x.grad
@@ -64,14 +65,11 @@ class SampleWithoutReplacement(AbstractEstimator):
     def needs(self) -> tuple[str, ...]:
         return "sample_without_replacement", "log_partition", "marginals"
 
-    def estimate(self, problem: Problem) -> Tensor:
-        drawn = sample_without_replacement(
-            problem.named, problem.structure, self.k, generator=problem.generator, backend=problem.backend
-        )
-        there = ~drawn.log_probs.isneginf()
-        losses = problem.losses(drawn.parts, there)
-        log_p, _ = problem.log_prob(drawn.parts)
-        p = drawn.log_probs.double().exp()
+    def estimate(self, problem: Problem, f: Evaluations, generator: torch.Generator | None) -> Tensor:
+        *draws, log_drawn = in_front(draw(problem, "sample_without_replacement", (self.k,), generator))
+        losses = f(problem, tuple(draws), ~log_drawn.isneginf())
+        log_p, _ = log_probs(problem, tuple(draws))
+        p = log_drawn.double().exp()
         first, second = (chance.to(losses.dtype) for chance in order_chances(p))
         constant = losses.detach()
         baseline = p.to(losses.dtype) * constant + torch.einsum("st...,t...->s...", second, constant)

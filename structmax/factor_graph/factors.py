@@ -91,8 +91,8 @@ class Xor(_Sum):
 
     Examples:
         >>> import structmax
-        >>> tag = structmax.Variables("tag", (4, 3))
-        >>> factors = [structmax.Xor(tag[i]) for i in range(4)]
+        >>> tag = structmax.factors.Variables("tag", (4, 3))
+        >>> factors = [structmax.factors.Xor(tag[i]) for i in range(4)]
     """
 
     def __init__(self, *over: Variables | Literals) -> None:
@@ -104,7 +104,7 @@ class AtMostOne(_Sum):
 
     Examples:
         >>> import structmax
-        >>> factor = structmax.AtMostOne(structmax.Variables("topic", (5,)))
+        >>> factor = structmax.factors.AtMostOne(structmax.factors.Variables("topic", (5,)))
     """
 
     def __init__(self, *over: Variables | Literals) -> None:
@@ -116,8 +116,8 @@ class Or(_Sum):
 
     Examples:
         >>> import structmax
-        >>> topic = structmax.Variables("topic", (5,))
-        >>> factor = structmax.Or(topic[:2], ~topic[4])
+        >>> topic = structmax.factors.Variables("topic", (5,))
+        >>> factor = structmax.factors.Or(topic[:2], ~topic[4])
     """
 
     def __init__(self, *over: Variables | Literals) -> None:
@@ -129,8 +129,8 @@ class Imply(_Sum):
 
     Examples:
         >>> import structmax
-        >>> topic = structmax.Variables("topic", (5,))
-        >>> factor = structmax.Imply(topic[0], topic[3])
+        >>> topic = structmax.factors.Variables("topic", (5,))
+        >>> factor = structmax.factors.Imply(topic[0], topic[3])
     """
 
     def __init__(self, *over: Variables | Literals) -> None:
@@ -143,8 +143,8 @@ class XorOut(_Sum):
 
     Examples:
         >>> import structmax
-        >>> topic = structmax.Variables("topic", (5,))
-        >>> factor = structmax.XorOut(topic[:4], topic[4])
+        >>> topic = structmax.factors.Variables("topic", (5,))
+        >>> factor = structmax.factors.XorOut(topic[:4], topic[4])
     """
 
     def __init__(self, *over: Variables | Literals) -> None:
@@ -162,8 +162,8 @@ class Budget(_Sum):
 
     Examples:
         >>> import structmax
-        >>> word = structmax.Variables("word", (20,))
-        >>> factor = structmax.Budget(word, at_most=5)
+        >>> word = structmax.factors.Variables("word", (20,))
+        >>> factor = structmax.factors.Budget(word, at_most=5)
     """
 
     def __init__(self, *over: Variables | Literals, at_most: int | None = None, exactly: int | None = None) -> None:
@@ -189,8 +189,8 @@ class Knapsack(_Sum):
 
     Examples:
         >>> import structmax
-        >>> item = structmax.Variables("item", (3,))
-        >>> factor = structmax.Knapsack(item, costs=[2.0, 1.5, 4.0], capacity=5.0)
+        >>> item = structmax.factors.Variables("item", (3,))
+        >>> factor = structmax.factors.Knapsack(item, costs=[2.0, 1.5, 4.0], capacity=5.0)
     """
 
     def __init__(self, *over: Variables | Literals, costs: Sequence[float] | Tensor, capacity: float) -> None:
@@ -212,8 +212,8 @@ class OrOut(AbstractFactor):
 
     Examples:
         >>> import structmax
-        >>> topic = structmax.Variables("topic", (5,))
-        >>> factor = structmax.OrOut(topic[:4], topic[4])
+        >>> topic = structmax.factors.Variables("topic", (5,))
+        >>> factor = structmax.factors.OrOut(topic[:4], topic[4])
     """
 
     def __init__(self, *over: Variables | Literals) -> None:
@@ -230,8 +230,8 @@ class AndOut(OrOut):
 
     Examples:
         >>> import structmax
-        >>> topic = structmax.Variables("topic", (5,))
-        >>> factor = structmax.AndOut(topic[:4], topic[4])
+        >>> topic = structmax.factors.Variables("topic", (5,))
+        >>> factor = structmax.factors.AndOut(topic[:4], topic[4])
     """
 
     def clauses(self) -> Iterator[Clause]:
@@ -249,8 +249,8 @@ class Pair(AbstractFactor):
 
     Examples:
         >>> import structmax
-        >>> word, bond = structmax.Variables("word", (6,)), structmax.Variables("bond", (5,), free=True)
-        >>> factor = structmax.Pair(word[:-1], word[1:], score=bond)
+        >>> word, bond = structmax.factors.Variables("word", (6,)), structmax.factors.Variables("bond", (5,), free=True)
+        >>> factor = structmax.factors.Pair(word[:-1], word[1:], score=bond)
     """
 
     def __init__(self, first: Variables | Literals, second: Variables | Literals, *, score: Variables | Literals):
@@ -291,8 +291,8 @@ class Factor(AbstractFactor):
 
     Examples:
         >>> import structmax
-        >>> arc = structmax.Variables("arc", (6, 6))
-        >>> factor = structmax.Factor(structmax.SpanningTree(single_root=True), arc)
+        >>> arc = structmax.factors.Variables("arc", (6, 6))
+        >>> factor = structmax.factors.Factor(structmax.SpanningTree(single_root=True), arc)
     """
 
     def __init__(self, structure: AbstractStructure, *over: Variables | Literals) -> None:
@@ -326,8 +326,8 @@ class Dense(AbstractFactor):
 
     Examples:
         >>> import structmax
-        >>> tag = structmax.Variables("tag", (2, 3))
-        >>> factor = structmax.Dense(tag[0], tag[1], score=structmax.Variables("joint", (3, 3), free=True))
+        >>> tag = structmax.factors.Variables("tag", (2, 3))
+        >>> factor = structmax.factors.Dense(tag[0], tag[1], score=structmax.factors.Variables("joint", (3, 3), free=True))
     """
 
     def __init__(self, *groups: Variables | Literals, score: Variables | Literals) -> None:

@@ -36,8 +36,8 @@ class FactorGraph:
 
     Examples:
         >>> import torch, structmax
-        >>> x = structmax.Variables("x", (2, 2))
-        >>> lines = [structmax.Xor(line) for line in (x[0], x[1], x[:, 0], x[:, 1])]
+        >>> x = structmax.factors.Variables("x", (2, 2))
+        >>> lines = [structmax.factors.Xor(line) for line in (x[0], x[1], x[:, 0], x[:, 1])]
         >>> graph = structmax.FactorGraph(*lines)
         >>> graph.sparsemap({"x": torch.tensor([[2.0, 1.5], [1.0, 0.8]])}).marginals["x"]
         tensor([[0.5750, 0.4250],
@@ -80,8 +80,8 @@ class FactorGraph:
 
         Examples:
             >>> import torch, structmax
-            >>> word = structmax.Variables("word", (4,))
-            >>> graph = structmax.FactorGraph(structmax.Budget(word, at_most=2), structmax.Imply(word[3], word[0]))
+            >>> word = structmax.factors.Variables("word", (4,))
+            >>> graph = structmax.FactorGraph(structmax.factors.Budget(word, at_most=2), structmax.factors.Imply(word[3], word[0]))
             >>> graph.sparsemap({"word": torch.tensor([0.1, 0.9, 0.7, 0.8])}).marginals["word"]
             tensor([0.3250, 0.7750, 0.5750, 0.3250])
         """
@@ -149,8 +149,8 @@ class FactorGraph:
 
         Examples:
             >>> import torch, structmax
-            >>> word = structmax.Variables("word", (3,))
-            >>> pairs = [structmax.AtMostOne(word[i], word[j]) for i, j in ((0, 1), (0, 2), (1, 2))]
+            >>> word = structmax.factors.Variables("word", (3,))
+            >>> pairs = [structmax.factors.AtMostOne(word[i], word[j]) for i, j in ((0, 1), (0, 2), (1, 2))]
             >>> best = structmax.FactorGraph(*pairs).argmax({"word": torch.tensor([0.9, 1.0, 0.8])})
             >>> best.parts["word"], best.relaxed["word"], best.exact
             (tensor([0., 1., 0.]), tensor([0.5000, 0.5000, 0.5000]), tensor(True))

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from structmax.contract import AbstractStructure
 from structmax.factor_graph.layout import Outside
-from structmax.inference.argmax import argmax
-from structmax.inference.sparsemap import SparseMAP, sparsemap
+from structmax.questions.argmax import argmax
+from structmax.questions.sparsemap import SparseMAP, sparsemap
 
 # Of the projections, relative to the largest score of a structure.
 TOLERANCE = 1e-11

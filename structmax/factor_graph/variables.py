@@ -27,7 +27,7 @@ class Variables:
 
     Examples:
         >>> import structmax
-        >>> tag = structmax.Variables("tag", (4, 3))
+        >>> tag = structmax.factors.Variables("tag", (4, 3))
         >>> tag[0].shape, (~tag[:, 1]).shape
         ((3,), (4,))
     """

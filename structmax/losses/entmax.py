@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from structmax import check
-from structmax.inference.composed import widened
-from structmax.inference.entmax import IGNORED, NOTHING, entmax_value_rule
-from structmax.inference.normmax import normmax_value
+from structmax.half import widened
+from structmax.mappings.entmax import IGNORED, NOTHING, entmax_value_rule
+from structmax.mappings.normmax import normmax_value
 
 # Ω*(x) − x[target] per row, float32 or wider: what is made of it is rounded once, at the end.
 Value = Callable[[Tensor, Tensor], Tensor]

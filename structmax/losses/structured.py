@@ -9,33 +9,24 @@ from torch import Tensor
 
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
-from structmax.inference.composed import composed
-from structmax.inference.entropy import log_prob
-from structmax.inference.log_partition import marginals
-from structmax.inference.oracle import Oracle, Tensors, noise_like, plus
-from structmax.inference.perturb import Noise, Normal
-from structmax.inference.question import inner
-from structmax.inference.smoothed import Regulariser
-from structmax.losses.fenchel_young import (
-    AbstractOmega,
-    DistributionEntropy,
-    Local,
-    SquaredNorm,
-    Zero,
-    fenchel_young,
-    like,
-    loss,
-    prepared,
-    reduced,
-    regularised,
-)
+from structmax.losses.fenchel_young import fenchel_young, loss, reduce, reduced
+from structmax.noise import Noise, Normal, noise_like
+from structmax.omega.base import AbstractOmega
+from structmax.omega.smooth import Entropy
+from structmax.omega.squared_norm import SquaredNorm
+from structmax.omega.zero import Zero
+from structmax.parts import Tensors, inner, plus
+from structmax.problem import Problem
+from structmax.questions.entropy import log_prob_of
+from structmax.questions.log_partition import ENTROPY
 
 
-def _costs(ask: Oracle, target: Tensors, cost: Scores | None) -> Tensors:
+def _costs(problem: Problem, target: Tensors, cost: Scores | None) -> Tensors:
     """c with cost(z) = ⟨c, z − y⟩; by default ½ − y: half the parts in which z and y differ."""
-    if cost is None:
-        return regularised(ask.structure, tuple(0.5 - y for y in target))
-    return like("cost", ask.structure, ask.structure.tensors(cost), target)
+    if cost is not None:
+        return problem.given("cost", cost)
+    pairs = zip(target, problem.regularised(), strict=True)
+    return tuple(0.5 - y if counted else torch.zeros_like(y) for y, counted in pairs)
 
 
 def _margin(
@@ -47,11 +38,12 @@ def _margin(
     reduction: str,
     backend: str,
 ) -> Tensor:
-    ask, theta, y = prepared(scores, structure, target, backend)
-    return reduced(loss(ask, plus(theta, _costs(ask, y, cost)), y, omega), reduction)
+    problem = Problem.of(scores, structure, backend, wide=True)
+    y = problem.given("target", target)
+    shifted = problem.at(plus(problem.scores, _costs(problem, y, cost)))
+    return reduced(problem, loss(shifted, y, omega), reduction)
 
 
-@composed
 def crf_loss(
     scores: Scores,
     structure: AbstractStructure,
@@ -84,10 +76,11 @@ def crf_loss(
 
     Reference: Lafferty, McCallum & Pereira 2001, Conditional random fields.
     """
-    return reduced(-log_prob(scores, structure, target, known=known, backend=backend), reduction)
+    problem = Problem.of(scores, structure, backend, wide=True)
+    losses = -log_prob_of(problem, target, known)
+    return losses.to(problem.dtype) if reduction == "none" else reduce(losses, reduction).to(problem.dtype)
 
 
-@composed
 def perceptron_loss(
     scores: Scores,
     structure: AbstractStructure,
@@ -118,7 +111,6 @@ def perceptron_loss(
     return fenchel_young(scores, structure, target, Zero(), reduction=reduction, backend=backend)
 
 
-@composed
 def svm_loss(
     scores: Scores,
     structure: AbstractStructure,
@@ -152,7 +144,6 @@ def svm_loss(
     return _margin(scores, structure, target, cost, Zero(), reduction, backend)
 
 
-@composed
 def softmax_margin_loss(
     scores: Scores,
     structure: AbstractStructure,
@@ -183,10 +174,9 @@ def softmax_margin_loss(
 
     Reference: Gimpel & Smith 2010, https://aclanthology.org/N10-1112.
     """
-    return _margin(scores, structure, target, cost, DistributionEntropy(), reduction, backend)
+    return _margin(scores, structure, target, cost, Entropy(), reduction, backend)
 
 
-@composed
 def sparsemap_loss(
     scores: Scores,
     structure: AbstractStructure,
@@ -219,7 +209,6 @@ def sparsemap_loss(
     return fenchel_young(scores, structure, target, SquaredNorm(temperature), reduction=reduction, backend=backend)
 
 
-@composed
 def margin_sparsemap_loss(
     scores: Scores,
     structure: AbstractStructure,
@@ -255,12 +244,11 @@ def margin_sparsemap_loss(
     return _margin(scores, structure, target, cost, SquaredNorm(temperature), reduction, backend)
 
 
-@composed
 def smoothed_loss(
     scores: Scores,
     structure: AbstractStructure,
     target: Scores,
-    omega: Regulariser,
+    omega: AbstractOmega,
     *,
     reduction: str = "mean",
     backend: str = "auto",
@@ -271,7 +259,7 @@ def smoothed_loss(
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
         structure: the set Y.
         target: y, the parts of a structure for each instance, as `structure.encode` makes them.
-        omega: `Entropy(gamma)`, `L2(gamma)` or `Tsallis(alpha, gamma)`.
+        omega: `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`, t the temperature.
         reduction: "mean" over the instances, "sum" or "none".
         backend: "auto", "numba", "triton" or "reference".
 
@@ -281,15 +269,14 @@ def smoothed_loss(
     Examples:
         >>> import torch, structmax
         >>> x, y = torch.tensor([[0.0, 1.0], [1.5, 0.0]]), torch.tensor([[1.0, 0.0], [1.0, 1.0]])
-        >>> structmax.smoothed_loss(x, structmax.MonotoneAlignment(), y, structmax.L2(1.0))
+        >>> structmax.smoothed_loss(x, structmax.MonotoneAlignment(), y, structmax.omega.LocalL2(1.0))
         tensor(0.0625)
 
     Reference: Mensch & Blondel 2018, https://arxiv.org/abs/1802.03676.
     """
-    return fenchel_young(scores, structure, target, Local(omega), reduction=reduction, backend=backend)
+    return fenchel_young(scores, structure, target, omega, reduction=reduction, backend=backend)
 
 
-@composed
 def perturbed_loss(
     scores: Scores,
     structure: AbstractStructure,
@@ -330,13 +317,14 @@ def perturbed_loss(
     """
     check.whole("samples", samples, 1)
     check.positive("sigma", sigma)
-    ask, theta, y = prepared(scores, structure, target, backend)
-    many, targets = (tuple(t.expand(samples, *t.shape) for t in tensors) for tensors in (theta, y))
-    perturbed = plus(many, noise_like(noise, many, generator), sigma)
-    return reduced(loss(ask, perturbed, targets, Zero()).mean(0), reduction)
+    problem = Problem.of(scores, structure, backend, wide=True)
+    targets = problem.given("target", target)
+    many = problem.repeated(samples)
+    perturbed = many.at(plus(many.scores, noise_like(noise, many.scores, generator), sigma))
+    every = loss(perturbed, tuple(y.repeat(samples, *(1,) * (y.dim() - 1)) for y in targets), Zero())
+    return reduced(problem, every.reshape(samples, -1).mean(0), reduction)
 
 
-@composed
 def risk(
     scores: Scores,
     structure: AbstractStructure,
@@ -367,6 +355,7 @@ def risk(
 
     Reference: Smith & Eisner 2006, Minimum risk annealing, https://aclanthology.org/P06-2101.
     """
-    ask, theta, y = prepared(scores, structure, target, backend)
-    away = plus(ask.parts(marginals, theta), y, -1.0)
-    return reduced(inner(_costs(ask, y, cost), away, structure), reduction)
+    problem = Problem.of(scores, structure, backend, wide=True)
+    y = problem.given("target", target)
+    away = plus(ENTROPY.point(problem), y, -1.0)
+    return reduced(problem, inner(_costs(problem, y, cost), away), reduction)

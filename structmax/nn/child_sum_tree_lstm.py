@@ -26,7 +26,7 @@ class ChildSumTreeLSTM(nn.Module):
 
     A tree has an order in which to compute this, a mixture of trees has none: trees should be discrete, from `argmax`,
     `sample` or a `surrogate`. Marginals and other soft trees are for `TreeGCN`; of sparse mixtures, take the mean over
-    their trees: `structmax.expect(f, scores, structure, structmax.SparseSupport())`.
+    their trees: `structmax.expect(f, scores, structure, structmax.estimators.SparseSupport())`.
 
     Discrete arcs have a gradient all the same, those of the tree and all others. Each sum over children is linear in
     the arcs, so ∂L/∂arc[j, k] = ⟨∂L/∂s_j, h_k⟩ + ⟨∂L/∂c_j, f_jk c_k⟩ says what k would bring to j. `Spigot`,
@@ -41,7 +41,7 @@ class ChildSumTreeLSTM(nn.Module):
         >>> lstm, words = structmax.nn.ChildSumTreeLSTM(4, 3), torch.randn(2, 5, 4)
         >>> scores = torch.randn(2, 6, 6, requires_grad=True)
         >>> structure = structmax.SpanningTree(torch.tensor([5, 3]), single_root=True)
-        >>> states = lstm(words, structmax.surrogate(scores, structure, structmax.Spigot()))
+        >>> states = lstm(words, structmax.surrogate(scores, structure, structmax.estimators.Spigot()))
         >>> states.shape
         torch.Size([2, 6, 3])
         >>> states[:, 0].sum().backward()

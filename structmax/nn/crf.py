@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from structmax import check
-from structmax.inference.argmax import argmax
-from structmax.inference.composed import narrow, widened
-from structmax.inference.log_partition import log_partition, marginals
-from structmax.inference.sample import sample
-from structmax.inference.topk import topk
+from structmax.half import narrow, widened
+from structmax.questions.argmax import argmax
+from structmax.questions.log_partition import log_partition, marginals
+from structmax.questions.sample import sample
+from structmax.questions.topk import topk
 from structmax.structures.linear_chain import LinearChain
 from structmax.structures.linear_chain.tags import TagConstraints
 

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from structmax.estimators.gumbel import gumbel_entmax, gumbel_softmax, gumbel_sparsemax
-from structmax.inference.capped import budget, csoftmax, csparsemax
-from structmax.inference.entmax import entmax, entmax15, smoothed_max, softmax, sparsemax, topk_sparsemax
-from structmax.inference.normmax import normmax
-from structmax.inference.proximal import fusedmax, oscarmax, prox_owl, prox_tv
+from structmax.mappings.capped import budget, csoftmax, csparsemax
+from structmax.mappings.entmax import entmax, entmax15, smoothed_max, softmax, sparsemax, topk_sparsemax
+from structmax.mappings.normmax import normmax
+from structmax.mappings.proximal import fusedmax, oscarmax, prox_owl, prox_tv
 
 
 class Mapping(nn.Module):

@@ -5,7 +5,7 @@ import functools
 from torch import Tensor
 
 from structmax import check
-from structmax.inference.sinkhorn import sinkhorn
+from structmax.applications.sinkhorn import sinkhorn
 from structmax.nn.structured_attention import Pairs, StructuredAttention
 from structmax.structures.matching import Matching
 

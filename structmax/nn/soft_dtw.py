@@ -2,25 +2,25 @@
 
 from torch import Tensor, nn
 
-from structmax.inference.smoothed import Regulariser
-from structmax.inference.soft_dtw import Cost, soft_dtw, soft_dtw_divergence, squared_distance
-from structmax.losses.fenchel_young import reduced
+from structmax.applications.soft_dtw import Cost, soft_dtw, soft_dtw_divergence, squared_distance
+from structmax.losses.fenchel_young import reduce
+from structmax.omega.smooth import Smooth
 
 
 class SoftDTWLoss(nn.Module):
     """`structmax.soft_dtw` of two batches of series, or `structmax.soft_dtw_divergence`, as a module.
 
     Args:
-        gamma: how much is smoothed, > 0.
+        temperature: how much is smoothed, > 0.
         normalise: whether to take the divergence, which is 0 where the series are equal, and never negative.
-        omega: instead of gamma, the regulariser: `Entropy(gamma)`, `L2(gamma)` or `Tsallis(alpha, gamma)`.
+        omega: instead of temperature, the regulariser: `Entropy(temperature)`, `L2(temperature)` or `Tsallis(alpha, temperature)`.
         band: allows only pairs with |i − j| ≤ band.
         cost: any function of two series to costs (…, N, M).
         reduction: "mean" over the instances, "sum" or "none".
 
     Examples:
         >>> import torch, structmax
-        >>> loss = structmax.nn.SoftDTWLoss(gamma=0.1, normalise=True)
+        >>> loss = structmax.nn.SoftDTWLoss(temperature=0.1, normalise=True)
         >>> x = torch.tensor([0.0, 1.0, 2.0]).reshape(1, 3, 1)
         >>> loss(x, x), loss(x, x + 1) > 0
         (tensor(0.), tensor(True))
@@ -31,16 +31,16 @@ class SoftDTWLoss(nn.Module):
 
     def __init__(
         self,
-        gamma: float = 1.0,
+        temperature: float = 1.0,
         normalise: bool = False,
         *,
-        omega: Regulariser | None = None,
+        omega: Smooth | None = None,
         band: int | None = None,
         cost: Cost = squared_distance,
         reduction: str = "mean",
     ) -> None:
         super().__init__()
-        self.gamma, self.normalise, self.omega, self.band = gamma, normalise, omega, band
+        self.temperature, self.normalise, self.omega, self.band = temperature, normalise, omega, band
         self.cost, self.reduction = cost, reduction
 
     def forward(self, x: Tensor, y: Tensor, x_lengths: Tensor | None = None, y_lengths: Tensor | None = None) -> Tensor:
@@ -59,15 +59,15 @@ class SoftDTWLoss(nn.Module):
         each = function(
             x,
             y,
-            self.gamma,
+            self.temperature,
             omega=self.omega,
             band=self.band,
             x_lengths=x_lengths,
             y_lengths=y_lengths,
             cost=self.cost,
         )
-        return reduced(each, self.reduction)
+        return reduce(each, self.reduction)
 
     def extra_repr(self) -> str:
-        smoothing = f"gamma={self.gamma}" if self.omega is None else f"omega={self.omega}"
+        smoothing = f"temperature={self.temperature}" if self.omega is None else f"omega={self.omega}"
         return f"{smoothing}, normalise={self.normalise}, band={self.band}, reduction={self.reduction!r}"

@@ -16,8 +16,8 @@ from torch.nn import functional
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
 from structmax.estimators.surrogate import AbstractSurrogate, surrogate
-from structmax.inference.log_partition import marginals
 from structmax.nn.attention import AbstractAttention, Attended
+from structmax.questions.log_partition import marginals
 from structmax.structures.linear_chain import LinearChain
 
 Answer = Callable[[Scores, AbstractStructure], Any]
@@ -168,7 +168,7 @@ class StructuredAttention(AbstractAttention):
     Examples:
         >>> import torch, structmax
         >>> aligned = structmax.nn.StructuredAttention(
-        ...     16, structmax.nn.Pairs(structmax.Matching), structmax.StraightThrough(), heads=2)
+        ...     16, structmax.nn.Pairs(structmax.Matching), structmax.estimators.StraightThrough(), heads=2)
         >>> output, weights = aligned(torch.randn(3, 4, 16), torch.randn(3, 5, 16))
         >>> weights.shape, weights.sum(-1).unique()
         (torch.Size([3, 2, 4, 5]), tensor([1.], grad_fn=<Unique2Backward0>))

@@ -7,8 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from structmax.contract import AbstractStructure, Scores
-from structmax.inference.perturb import Noise, Normal
-from structmax.inference.smoothed import Regulariser
 from structmax.losses import (
     crf_loss,
     margin_sparsemap_loss,
@@ -19,6 +17,8 @@ from structmax.losses import (
     sparsemap_loss,
     svm_loss,
 )
+from structmax.noise import Noise, Normal
+from structmax.omega import AbstractOmega
 
 
 class StructuredLoss(nn.Module):
@@ -155,13 +155,13 @@ class SmoothedLoss(PlainLoss):
     Examples:
         >>> import torch, structmax
         >>> x, y = torch.tensor([[0.0, 1.0], [1.5, 0.0]]), torch.tensor([[1.0, 0.0], [1.0, 1.0]])
-        >>> structmax.nn.SmoothedLoss(structmax.L2(1.0))(x, structmax.MonotoneAlignment(), y)
+        >>> structmax.nn.SmoothedLoss(structmax.omega.LocalL2(1.0))(x, structmax.MonotoneAlignment(), y)
         tensor(0.0625)
     """
 
     function = smoothed_loss
 
-    def __init__(self, omega: Regulariser, reduction: str = "mean") -> None:
+    def __init__(self, omega: AbstractOmega, reduction: str = "mean") -> None:
         super().__init__(omega=omega, reduction=reduction)
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from structmax.parts import flat, unflat
+
 # As in the compiled twin.
 DEPENDENT, NOTHING, ROUNDING = 1e-9, 1e-14, 1e-14
 # How many structures a support grows by.
@@ -149,12 +151,12 @@ def sparsemap(
 
     A best structure without parts may be the empty one, or there is none: `is_feasible` tells, where the room can.
     """
-    theta = flat_of(scores)
+    theta = flat(scores)
     supports = Supports(theta, regularised.to(theta.dtype))
 
     def best(g: Tensor) -> Tensor:
         parts = argmax(*unflat(g, scores), **fields)
-        return flat_of((parts,) if isinstance(parts, Tensor) else parts)
+        return flat((parts,) if isinstance(parts, Tensor) else parts)
 
     first = best(theta)
     broken, lost = first.isnan().any(1), ~(first != 0).any(1)
@@ -199,15 +201,6 @@ def _outcome(
 
 
 # --- flat vectors and lists of parts --------------------------------------------------------------------------------
-
-
-def flat_of(tensors: tuple[Tensor, ...]) -> Tensor:
-    return torch.cat([t.flatten(1) if t.dim() > 1 else t.unsqueeze(1) for t in tensors], 1)
-
-
-def unflat(flat: Tensor, like: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    pieces = flat.split([math.prod(t.shape[1:]) for t in like], 1)
-    return tuple(piece.reshape(t.shape) for piece, t in zip(pieces, like, strict=True))
 
 
 def lists_of(members: Tensor) -> Tensor:

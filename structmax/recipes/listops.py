@@ -78,9 +78,9 @@ def encoder(config: Config) -> encoders.Encoder:
     """The network of that name."""
     size = config.size
     surrogates: dict[str, Any] = {
-        "straight_through": structmax.StraightThrough(structmax.Marginals()),
-        "spigot": structmax.Spigot(),
-        "perturb_and_parse": structmax.PerturbAndMap(backward=structmax.Marginals()),
+        "straight_through": structmax.estimators.StraightThrough(structmax.omega.Entropy()),
+        "spigot": structmax.estimators.Spigot(),
+        "perturb_and_parse": structmax.estimators.PerturbAndMAP(backward=structmax.omega.Entropy()),
     }
     makers: dict[str, Callable[[], encoders.Encoder]] = {
         "lstm": lambda: encoders.Lstm(TOKENS, size),
@@ -234,4 +234,4 @@ CHOOSING = {
     "rl_spinn": ("encoder.spinn.score", "encoder.spinn.track", "encoder.spinn.look_ahead"),
 }
 # What an encoder remembers of former batches.
-RUNNING = (structmax.RunningMean, structmax.RunningScale)
+RUNNING = (structmax.estimators.RunningMean, structmax.estimators.RunningScale)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from structmax import backends
 from structmax.contract import AbstractStructure, Scores
-from structmax.inference.members import members
-from structmax.inference.question import flat, unflat
+from structmax.parts import flat
+from structmax.questions.members import members
 
 MakeScores = Callable[[torch.Generator, torch.dtype], Scores]
 
@@ -43,11 +43,13 @@ class Case:
         return (out,) if isinstance(out, Tensor) else self.structure.tensors(out)
 
     def vector(self, tensors: tuple[Tensor, ...]) -> Tensor:
-        return flat(tensors, self.structure)
+        return flat(tensors, tensors[0].dim() - self.structure.event_dim)
 
     def unflat(self, vectors: Tensor, scores: tuple[Tensor, ...]) -> Any:
         """The way back: vectors (…, batch, d) to parts shaped like the scores."""
-        return self.parts(unflat(vectors, scores, self.structure))
+        rank = scores[0].dim() - self.structure.event_dim
+        pieces = vectors.split([math.prod(t.shape[rank:]) for t in scores], -1)
+        return self.parts(tuple(p.reshape(*p.shape[:-1], *t.shape[rank:]) for p, t in zip(pieces, scores, strict=True)))
 
     def members(self, scores: tuple[Tensor, ...]) -> Tensor:
         """All structures of each instance as vectors: (batch, M, d), rows of −1 where an instance has fewer."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from structmax.inference.sample import Drawn, sample, sample_without_replacement
+from structmax.questions.sample import Drawn, sample, sample_without_replacement
 from structmax.testing.case import Case, forbid, same, variants
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from structmax.contract import AbstractStructure
-from structmax.inference.entropy import entropy
-from structmax.inference.log_partition import log_partition, marginals
+from structmax.questions.entropy import entropy
+from structmax.questions.log_partition import log_partition, marginals
 from structmax.testing.case import Case, same, variants
 
 

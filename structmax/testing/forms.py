@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from structmax.contract import AbstractStructure
-from structmax.inference.argmax import argmax
-from structmax.inference.entropy import entropy
-from structmax.inference.log_partition import log_partition, marginals
-from structmax.inference.sparse_marginals import sparse_marginals
+from structmax.questions.argmax import argmax
+from structmax.questions.entropy import entropy
+from structmax.questions.log_partition import log_partition, marginals
+from structmax.questions.sparse_marginals import sparse_marginals
 from structmax.testing.case import Case, same
 
 # Each question, and the functions it needs.

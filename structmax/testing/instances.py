@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from structmax.contract import AbstractStructure
-from structmax.inference.argmax import argmax
-from structmax.inference.question import Asked, flat
+from structmax.parts import flat
+from structmax.problem import Problem
+from structmax.questions.argmax import argmax
 from structmax.testing.case import Case, same
 
 
@@ -22,7 +23,8 @@ class Watched(TorchDispatchMode):
 
 def _best(scores: tuple[Tensor, ...], structure: AbstractStructure, backend: str) -> Tensor:
     """The parts of the best structures, in one vector for each instance."""
-    return flat(structure.tensors(argmax(structure.parts(scores), structure, backend=backend)), structure)
+    best = structure.tensors(argmax(structure.parts(scores), structure, backend=backend))
+    return flat(best, best[0].dim() - structure.event_dim)
 
 
 def law_limits(case: Case, backend: str) -> None:
@@ -47,7 +49,9 @@ def _out_of_limits(case: Case, backend: str, name: str, wrong: int) -> None:
         # another field is given in its place
         return
     with Watched():
-        _refused(name, wrong, lambda: Asked(outside(values), backend).room("argmax", scores))
+        problem = Problem.of(structure.parts(scores), structure, backend)
+        problem.fields = {**problem.fields, name: values.reshape(-1)}
+        _refused(name, wrong, lambda: problem.ask("argmax", *problem.scores))
     _refused(name, wrong, lambda: _best(scores, outside(values), backend))
     transformed = torch.func.vmap(lambda each: _best(scores, outside(each), backend))
     _refused(name, wrong, lambda: transformed(torch.stack([values] * 2)))

@@ -15,15 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from structmax.inference.argmax import argmax
-from structmax.inference.entropy import entropy, kl_divergence, log_count, log_prob
-from structmax.inference.log_partition import log_partition, marginals
-from structmax.inference.max_marginals import max_marginals
-from structmax.inference.sample import sample, sample_without_replacement
-from structmax.inference.smoothed import L2, smoothed, smoothed_log_prob, smoothed_marginals, smoothed_sample
-from structmax.inference.sparse_marginals import sparse_marginals
-from structmax.inference.sparsemap import sparsemap
-from structmax.inference.topk import topk
+from structmax.omega import LocalL2
+from structmax.questions.argmax import argmax
+from structmax.questions.entropy import entropy, kl_divergence, log_count, log_prob
+from structmax.questions.log_partition import log_partition, marginals
+from structmax.questions.max_marginals import max_marginals
+from structmax.questions.sample import sample, sample_without_replacement
+from structmax.questions.smoothed import smoothed, smoothed_log_prob, smoothed_marginals, smoothed_sample
+from structmax.questions.sparse_marginals import sparse_marginals
+from structmax.questions.sparsemap import sparsemap
+from structmax.questions.topk import topk
 from structmax.testing.case import Case, forbid, same
 from structmax.testing.projection import nearest
 
@@ -200,7 +201,7 @@ def _given(m: Masked) -> None:
 
 
 def _smoothed(m: Masked) -> None:
-    omega = L2(1.0)
+    omega = LocalL2(1.0)
     leaves = m.leaves()
     value = smoothed(m.case.parts(leaves), m.case.structure, omega, backend=m.backend)
     assert torch.equal(value > -math.inf, m.feasible), f"smoothed, {m.name}: −inf where it should not, or not where"

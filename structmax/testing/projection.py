@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from structmax.inference.sparse_marginals import sparse_marginals
+from structmax.questions.sparse_marginals import sparse_marginals
 from structmax.testing.case import Case, same, variants
 
 

@@ -7,11 +7,9 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from structmax.inference.argmax import argmax
-from structmax.inference.smoothed import (
-    L2,
-    Entropy,
-    Tsallis,
+from structmax.omega import Entropy, LocalL2, LocalTsallis
+from structmax.questions.argmax import argmax
+from structmax.questions.smoothed import (
     smoothed,
     smoothed_log_prob,
     smoothed_marginals,
@@ -27,7 +25,7 @@ def law_smoothed(case: Case, backend: str) -> None:
     for name, scores in (("random", case.scores()), ("forbidden", forbid(case.scores(), 1)), ("tied", tied(case))):
         every, members, parts = case.scores_of_members(scores), case.members(scores), case.parts(scores)
         feasible = (every > -math.inf).any(-1)
-        for omega in (Entropy(0.7), L2(1.0), Tsallis(1.5, 0.5), Tsallis(1.3)):
+        for omega in (Entropy(0.7), LocalL2(1.0), LocalTsallis(1.5, 0.5), LocalTsallis(1.3)):
             what = f"{omega}, {name}"
             each = members.clamp_min(0.0).movedim(-2, 0)
             logs = smoothed_log_prob(parts, case.structure, omega, case.unflat(each, scores), backend=backend)
@@ -38,17 +36,17 @@ def law_smoothed(case: Case, backend: str) -> None:
             got = smoothed(parts, case.structure, omega, backend=backend)
             assert bool((got >= every.amax(-1) - 1e-12).all()), f"smoothed of {what}: below the maximum"
             if omega.alpha == 1:
-                want = omega.gamma * (every / omega.gamma).logsumexp(-1)
+                want = omega.temperature * (every / omega.temperature).logsumexp(-1)
                 same(f"smoothed of {what}", got, want)
             else:
                 # Zero mass where the maximiser is alone by far: the value is then the maximum itself.
-                sharp = type(omega)(**{**vars(omega), "gamma": 1e-9})
+                sharp = type(omega)(**{**vars(omega), "temperature": 1e-9})
                 got = smoothed(parts, case.structure, sharp, backend=backend)
                 same(f"smoothed of {what} as gamma goes to 0", got, every.amax(-1), 1e-6)
         drawn = smoothed_sample(
-            parts, case.structure, L2(2.0), (3000,), generator=torch.Generator().manual_seed(1), backend=backend
+            parts, case.structure, LocalL2(2.0), (3000,), generator=torch.Generator().manual_seed(1), backend=backend
         )
-        logs = smoothed_log_prob(parts, case.structure, L2(2.0), case.unflat(each, scores), backend=backend)
+        logs = smoothed_log_prob(parts, case.structure, LocalL2(2.0), case.unflat(each, scores), backend=backend)
         prob = torch.where((members < 0).any(-1), 0.0, logs.movedim(0, -1).exp())
         chi_squared("smoothed_sample", which_member(case, "smoothed_sample", case.flat(drawn), scores), prob)
 
@@ -57,7 +55,7 @@ def law_smoothed_gradients(case: Case, backend: str) -> None:
     """gradcheck and gradgradcheck of the value, gradcheck of the expected structure and of a walk's probability."""
     leaves = tuple(t.clone().requires_grad_() for t in case.scores())
     best = argmax(case.parts(case.scores()), case.structure)
-    for omega in (L2(1.5), Tsallis(1.5, 2.0)):
+    for omega in (LocalL2(1.5), LocalTsallis(1.5, 2.0)):
 
         def of_value(*tensors: Tensor, omega: Any = omega) -> Tensor:
             return smoothed(case.parts(tensors), case.structure, omega, backend=backend)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from structmax.inference.sparsemap import SparseMAP, sparsemap
+from structmax.questions.sparsemap import SparseMAP, sparsemap
 from structmax.testing.case import Case, same, variants
 from structmax.testing.derivatives import fast
 from structmax.testing.projection import nearest

@@ -8,9 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from structmax.inference.composed import cast
-from structmax.inference.entropy import cross_entropy, entropy, kl_divergence, log_prob
-from structmax.inference.smoothed import Entropy, smoothed_log_prob
+from structmax.half import cast
 from structmax.losses import (
     crf_loss,
     margin_sparsemap_loss,
@@ -22,6 +20,9 @@ from structmax.losses import (
     sparsemap_loss,
     svm_loss,
 )
+from structmax.omega import Entropy
+from structmax.questions.entropy import cross_entropy, entropy, kl_divergence, log_prob
+from structmax.questions.smoothed import smoothed_log_prob
 from structmax.testing.case import Case, same
 
 Tensors = tuple[Tensor, ...]

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from structmax.inference.argmax import argmax
-from structmax.inference.entropy import cross_entropy, entropy, kl_divergence, log_count, log_prob
-from structmax.inference.log_partition import log_partition, marginals
-from structmax.inference.max_marginals import max_marginals
-from structmax.inference.topk import topk
+from structmax.questions.argmax import argmax
+from structmax.questions.entropy import cross_entropy, entropy, kl_divergence, log_count, log_prob
+from structmax.questions.log_partition import log_partition, marginals
+from structmax.questions.max_marginals import max_marginals
+from structmax.questions.topk import topk
 from structmax.testing.case import Case, same, variants
 from structmax.testing.derivatives import fast
 

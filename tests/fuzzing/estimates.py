@@ -3,33 +3,33 @@
 from typing import Any
 
 import torch
+from structmax.inference.question import flat
 from torch import Tensor
 
 import structmax
 from fuzzing.questions import finite
 from fuzzing.trial import Trial
 from structmax.backends import Refusal
-from structmax.inference.question import flat
 
 ESTIMATORS = (
-    structmax.Enumerate,
-    structmax.ScoreFunction,
-    lambda: structmax.ScoreFunction(3, structmax.LeaveOneOut()),
-    lambda: structmax.ScoreFunction(2, structmax.SelfCritical()),
-    lambda: structmax.SumAndSample(3),
-    lambda: structmax.SampleWithoutReplacement(3),
-    lambda: structmax.SparseTopK(4),
-    structmax.SparseSupport,
-    structmax.StraightThrough,
-    lambda: structmax.StraightThrough(structmax.Marginals()),
-    structmax.Spigot,
-    structmax.SpigotCE,
-    structmax.SpigotEG,
-    structmax.BlackboxInterpolation,
-    structmax.ImplicitMLE,
-    lambda: structmax.Perturbed(3),
-    structmax.PerturbAndMap,
-    structmax.Relaxation,
+    structmax.estimators.Enumerate,
+    structmax.estimators.ScoreFunction,
+    lambda: structmax.estimators.ScoreFunction(3, structmax.estimators.LeaveOneOut()),
+    lambda: structmax.estimators.ScoreFunction(2, structmax.estimators.SelfCritical()),
+    lambda: structmax.estimators.SumAndSample(3),
+    lambda: structmax.estimators.SampleWithoutReplacement(3),
+    lambda: structmax.estimators.SparseTopK(4),
+    structmax.estimators.SparseSupport,
+    structmax.estimators.StraightThrough,
+    lambda: structmax.estimators.StraightThrough(structmax.omega.Entropy()),
+    structmax.estimators.Spigot,
+    structmax.estimators.SpigotCE,
+    structmax.estimators.SpigotEG,
+    structmax.estimators.BlackboxInterpolation,
+    structmax.estimators.ImplicitMLE,
+    lambda: structmax.estimators.Perturbed(3),
+    structmax.estimators.PerturbAndMAP,
+    structmax.estimators.Relaxation,
 )
 
 
@@ -59,7 +59,7 @@ def estimators(t: Trial) -> None:
     t.wrong(what, "not finite", ~got.isfinite())
     if result.value.requires_grad:
         finite(t, f"{what} gradient", result.value.sum(), leaves)
-    if isinstance(estimator, structmax.Enumerate):
+    if isinstance(estimator, structmax.estimators.Enumerate):
         sure = truth.some & ~truth.vague
         most, mean = (seen(t.unrows(x, torch.float64)).reshape(truth.mean.shape) for x in (truth.often, truth.mean))
         slack = (truth.base + truth.delta + 16 * torch.finfo(t.dtype).eps) * (1 + most @ weight.abs())

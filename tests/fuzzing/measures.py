@@ -125,10 +125,10 @@ def smooth(t: Trial) -> None:
     M = truth.members.shape[-2]
     gamma = float(t.rng.choice([0.3, 1.0, 4.0]))
     omega = [
-        structmax.Entropy(gamma),
-        structmax.L2(gamma),
-        structmax.Tsallis(1.5, gamma),
-        structmax.Tsallis(1.3, gamma),
+        structmax.omega.Entropy(gamma),
+        structmax.omega.LocalL2(gamma),
+        structmax.omega.LocalTsallis(1.5, gamma),
+        structmax.omega.LocalTsallis(1.3, gamma),
     ][t.rng.integers(4)]
     if bool((truth.best / gamma < -torch.finfo(truth.kernel).max).any()):
         # best scores that overflow when they are divided

@@ -97,8 +97,8 @@ def sorting(r: Relaxations) -> None:
     gamma = float(r.rng.choice([0.1, 1.0, 10.0]))
     descending = bool(r.rng.random() < 0.5)
     flip = -1.0 if descending else 1.0
-    rank = structmax.soft_rank(values, structmax.L2(gamma), descending=descending, backend=r.backend)
-    order = structmax.soft_sort(values, structmax.L2(gamma), descending=descending, backend=r.backend)
+    rank = structmax.soft_rank(values, structmax.omega.LocalL2(gamma), descending=descending, backend=r.backend)
+    order = structmax.soft_sort(values, structmax.omega.LocalL2(gamma), descending=descending, backend=r.backend)
     x = values.detach().reshape(r.count, r.n).double()
     ladder = torch.arange(1, r.n + 1, dtype=torch.float64).expand(r.count, -1)
     permutahedron(r, "soft_rank", rank, flip * x / gamma, ladder)

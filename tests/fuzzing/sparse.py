@@ -8,7 +8,7 @@ from fuzzing.measures import targets
 from fuzzing.questions import dot, finite
 from fuzzing.trial import Trial
 from fuzzing.truth import Truth
-from structmax.inference.composed import widened
+from structmax.half import widened
 
 
 def wide(t: Trial) -> Truth:
@@ -199,7 +199,11 @@ def losses(t: Trial) -> None:
         finite(t, f"sparsemap_loss{note} gradient", loss[loss.isfinite()].sum(), leaves)
     for name, question, needs in (
         ("margin_sparsemap_loss", lambda *x, **y: structmax.margin_sparsemap_loss(*x, **y), ("argmax",)),
-        ("smoothed_loss", lambda *x, **y: structmax.smoothed_loss(*x, structmax.L2(1.0), **y), ("smoothed",)),
+        (
+            "smoothed_loss",
+            lambda *x, **y: structmax.smoothed_loss(*x, structmax.omega.LocalL2(1.0), **y),
+            ("smoothed",),
+        ),
         ("perturbed_loss", lambda *x, **y: structmax.perturbed_loss(*x, 2, generator=t.generator, **y), ("argmax",)),
     ):
         if t.answers(*needs):

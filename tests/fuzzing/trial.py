@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from structmax.inference.question import flat, unflat
 from torch import Tensor
 
 from fuzzing import scores
@@ -15,8 +16,7 @@ from fuzzing.structures import MAKERS
 from fuzzing.truth import Truth
 from structmax import backends
 from structmax.backends import HALF
-from structmax.inference.composed import widened
-from structmax.inference.question import flat, unflat
+from structmax.half import widened
 
 BATCHES = [(32,), (32,), (32,), (32,), (48,), (4, 8), (), (1,), (3,), (2, 2), (2, 1, 3), (0,)]
 DTYPES = [torch.float64, torch.float64, torch.float32, torch.float32, torch.bfloat16, torch.float16]

@@ -167,7 +167,7 @@ class MarginalTree(LatentTree):
     """The average tree, now and later: what every span says, by the probability of its halves."""
 
     def __init__(self, vocabulary: int, size: int) -> None:
-        super().__init__(vocabulary, size, structmax.Relaxation(structmax.Marginals()))
+        super().__init__(vocabulary, size, structmax.estimators.Relaxation(structmax.omega.Entropy()))
 
     def forward(self, sentences: Sentences) -> Encoded:
         scores, trees = self.scores(sentences), structmax.BinaryTree(sentences.lengths)
@@ -204,7 +204,7 @@ class SparseLosses(SparseTrees):
             lambda spans, index: judge(self.tree(words[index], spans), index),
             self.scores(sentences),
             structmax.BinaryTree(sentences.lengths),
-            structmax.SparseSupport(SHARPNESS),
+            structmax.estimators.SparseSupport(SHARPNESS),
         )
         yield found.value
 
@@ -240,7 +240,7 @@ class ReinforcedSpinn(SupervisedSpinn):
     def __init__(self, vocabulary: int, size: int, baseline: str) -> None:
         super().__init__(vocabulary, size)
         self.baseline = baseline
-        self.mean = structmax.RunningMean()
+        self.mean = structmax.estimators.RunningMean()
         learned = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, 1))
         self.guess = learned if baseline == "learned" else None
 
@@ -292,8 +292,8 @@ class ProximalMerges(Encoder):
         self.reader = nn.LSTM(size, size, batch_first=True)
         self.parser = MergeParser(size, size)
         self.updates, self.entropy = updates, entropy
-        self.ppo = structmax.Ppo(clip=0.2)
-        self.scale = structmax.RunningScale()
+        self.ppo = structmax.estimators.PPO(clip=0.2)
+        self.scale = structmax.estimators.RunningScale()
 
     def forward(self, sentences: Sentences) -> Encoded:
         spans = self.parser.derive(self._read(sentences), sentences.lengths, incremental.greedy).spans

@@ -1,0 +1,387 @@
+"""Soft dynamic time warping: how well two series align, when each may be stretched.
+
+    soft_dtw(x, y) = −DP_Ω(−c)          c[i, j] = cost of x[i] with y[j]
+
+the smoothed minimum, over all monotone alignments, of the total cost of the aligned pairs. With Ω = Entropy(γ) it is
+−γ log Σ exp(−cost/γ); with L2 or Tsallis its alignment is sparse. Its gradient in the costs is the expected alignment.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.nn.functional import interpolate
+
+from structmax import check
+from structmax.autograd import rule
+from structmax.omega.smooth import Entropy, Minimum, Smooth
+from structmax.problem import Problem
+from structmax.structures.monotone_alignment import MonotoneAlignment
+
+Cost = Callable[[Tensor, Tensor], Tensor]
+
+
+# ---------------------------------------------------------------- the cost
+
+
+class SquaredDistance(Function):
+    """c[i, j] = ‖x_i − y_j‖², from the differences, so that it is exactly 0 for equal points.
+
+    With a cotangent g: d_x = 2 (Σ_j g[i, j] x_i − Σ_j g[i, j] y_j), and the same for y; nothing of size N · M · D is
+    made or kept. Points are measured from the mean of y, which changes no difference, and keeps the sums small.
+    """
+
+    @staticmethod
+    def forward(x: Tensor, y: Tensor) -> Tensor:
+        wide = torch.promote_types(x.dtype, torch.float32)
+        distance = torch.cdist(x.to(wide), y.to(wide), compute_mode="donot_use_mm_for_euclid_dist")
+        return distance.square_().to(x.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = _centred(*ctx.saved_tensors)
+        d_x = g.sum(-1, keepdim=True) * x - g @ y
+        d_y = g.sum(-2).unsqueeze(-1) * y - g.mT @ x
+        return 2 * d_x, 2 * d_y
+
+    @staticmethod
+    def jvp(ctx: Any, x_tangent: Tensor, y_tangent: Tensor) -> Tensor:
+        x, y = _centred(*ctx.saved_tensors)
+        straight = (x * x_tangent).sum(-1, keepdim=True) + (y * y_tangent).sum(-1).unsqueeze(-2)
+        return 2 * (straight - x_tangent @ y.mT - x @ y_tangent.mT)
+
+
+def _centred(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    centre = y.detach().mean(-2, keepdim=True)
+    return x - centre, y - centre
+
+
+squared_distance_rule = rule(SquaredDistance)
+
+
+def squared_distance(x: Tensor, y: Tensor) -> Tensor:
+    """‖x_i − y_j‖² for all pairs of points: (…, N, D) and (…, M, D) to (…, N, M). Exactly 0 for equal points.
+
+    Examples:
+        >>> import torch, structmax
+        >>> structmax.squared_distance(torch.tensor([[0.0], [3.0]]), torch.tensor([[0.0], [1.0]]))
+        tensor([[0., 1.],
+                [9., 4.]])
+    """
+    check.together("The batches of `x` and `y`", x.shape[:-2], y.shape[:-2])
+    batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    return squared_distance_rule(x.expand(*batch, *x.shape[-2:]), y.expand(*batch, *y.shape[-2:]))
+
+
+# ---------------------------------------------------------------- the questions
+
+
+def _problem(
+    x: Tensor,
+    y: Tensor,
+    temperature: float,
+    omega: Smooth | None,
+    band: int | None,
+    lengths: tuple[Tensor | None, Tensor | None],
+    cost: Cost,
+) -> tuple[Tensor, MonotoneAlignment, Smooth]:
+    """Costs, structure and regulariser."""
+    if omega is not None and temperature != 1.0:
+        raise ValueError(
+            f"Either `temperature` or `omega` should be given, but both are. Try omega=Entropy({temperature}) alone."
+        )
+    if omega is not None and not isinstance(omega, Smooth):
+        kind = omega.__name__ + " itself" if isinstance(omega, type) else repr(omega)
+        raise TypeError(f"`omega` should be a regulariser such as omega.LocalL2(1.0), but is {kind}.")
+    for name, series in (("x", x), ("y", y)):
+        check.floating(name, series)
+        if series.dim() < 2:
+            raise ValueError(
+                f"`{name}` should have shape (…, N, D), points of D numbers in order, but has {tuple(series.shape)}. "
+                f"For a series of plain numbers try `{name}.unsqueeze(-1)`."
+            )
+    if cost is squared_distance and x.shape[-1] != y.shape[-1]:
+        raise ValueError(
+            f"`x` and `y` should have points of the same size, but have {tuple(x.shape)} and {tuple(y.shape)}. "
+            "A `cost` of your own may compare points of any two sizes."
+        )
+    costs = cost(*(_without_padding(series, n) for series, n in zip((x, y), lengths, strict=True)))
+    if costs.shape[-2:] != (x.shape[-2], y.shape[-2]):
+        wanted = f"(…, N, M) = (…, {x.shape[-2]}, {y.shape[-2]})"
+        raise ValueError(f"`cost(x, y)` should have shape {wanted}, but has {tuple(costs.shape)}.")
+    return costs, MonotoneAlignment(*lengths, band=band), Entropy(temperature) if omega is None else omega
+
+
+def _without_padding(series: Tensor, lengths: Tensor | None) -> Tensor:
+    """Zeros past the lengths: what stands there, even NaN, reaches no cost and no gradient."""
+    if lengths is None:
+        return series
+    inside = check.prefix(lengths, series[..., 0])
+    return torch.where(inside.unsqueeze(-1), series, 0.0)
+
+
+def soft_dtw(
+    x: Tensor,
+    y: Tensor,
+    temperature: float = 1.0,
+    *,
+    omega: Smooth | None = None,
+    band: int | None = None,
+    x_lengths: Tensor | None = None,
+    y_lengths: Tensor | None = None,
+    cost: Cost = squared_distance,
+    backend: str = "auto",
+) -> Tensor:
+    """The smoothed minimum of the cost of aligning two series; as temperature goes to 0, dynamic time warping itself.
+
+    With Ω = Entropy(γ) this is −γ log Σ over alignments of exp(−cost/γ), which may be negative, and is not least where
+    x equals y: `soft_dtw_divergence` is. Twice differentiable in x and y.
+
+    Args:
+        x: series (…, N, D) of N points.
+        y: series (…, M, D); leading dimensions broadcast.
+        temperature: how much is smoothed, > 0.
+        omega: instead of temperature, the regulariser: `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`.
+        band: allows only pairs with |i − j| ≤ band. Where the lengths differ by more, nothing can be aligned: +inf.
+        x_lengths: the number of points of each x, at most N; integers that broadcast to the batch.
+        y_lengths: the same of y.
+        cost: any function of x and y to costs (…, N, M).
+        backend: "auto", "numba", "triton" or "reference".
+
+    Returns:
+        The batch shape.
+
+    Examples:
+        >>> import torch, structmax
+        >>> x = torch.tensor([0.0, 1.0, 2.0]).unsqueeze(-1)
+        >>> y = torch.tensor([0.0, 0.0, 1.0, 2.0, 2.0]).unsqueeze(-1)
+        >>> structmax.soft_dtw(x, y, temperature=0.01).abs() < 0.1
+        tensor(True)
+
+    Reference:
+        Cuturi and Blondel 2017, Soft-DTW: a differentiable loss function for time-series.
+    """
+    costs, structure, omega = _problem(x, y, temperature, omega, band, (x_lengths, y_lengths), cost)
+    problem = Problem.of(costs, structure, backend)
+    return problem.shaped(Minimum(omega).value(problem))
+
+
+def soft_dtw_alignment(
+    x: Tensor,
+    y: Tensor,
+    temperature: float = 1.0,
+    *,
+    omega: Smooth | None = None,
+    band: int | None = None,
+    x_lengths: Tensor | None = None,
+    y_lengths: Tensor | None = None,
+    cost: Cost = squared_distance,
+    backend: str = "auto",
+) -> Tensor:
+    """How probable it is that x_i is aligned with y_j: the expected alignment, exactly sparse for L2 and Tsallis.
+
+    Args:
+        x: series (…, N, D) of N points.
+        y: series (…, M, D); leading dimensions broadcast.
+        temperature: how much is smoothed, > 0.
+        omega: instead of temperature, the regulariser: `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`.
+        band: allows only pairs with |i − j| ≤ band.
+        x_lengths: the number of points of each x, at most N; integers that broadcast to the batch.
+        y_lengths: the same of y.
+        cost: any function of x and y to costs (…, N, M).
+        backend: "auto", "numba", "triton" or "reference".
+
+    Returns:
+        (…, N, M), differentiable.
+
+    Examples:
+        >>> import torch, structmax
+        >>> x = torch.tensor([0.0, 1.0]).unsqueeze(-1)
+        >>> y = torch.tensor([0.0, 0.0, 1.0]).unsqueeze(-1)
+        >>> structmax.soft_dtw_alignment(x, y, omega=structmax.omega.LocalL2(0.1))
+        tensor([[1., 1., 0.],
+                [0., 0., 1.]])
+    """
+    costs, structure, omega = _problem(x, y, temperature, omega, band, (x_lengths, y_lengths), cost)
+    problem = Problem.of(costs, structure, backend)
+    return problem.with_batch(Minimum(omega).point(problem))[0]
+
+
+def soft_dtw_divergence(
+    x: Tensor,
+    y: Tensor,
+    temperature: float = 1.0,
+    *,
+    omega: Smooth | None = None,
+    band: int | None = None,
+    x_lengths: Tensor | None = None,
+    y_lengths: Tensor | None = None,
+    cost: Cost = squared_distance,
+    backend: str = "auto",
+) -> Tensor:
+    """soft_dtw(x, y) − ½ soft_dtw(x, x) − ½ soft_dtw(y, y): a loss that is 0 where x equals y, and never negative.
+
+    Unlike `soft_dtw`, whose minimum over y is not x. That it is never negative is proven for costs of which the kernel
+    exp(−cost/temperature) makes the alignment kernel positive definite, and in the limits of temperature for the squared distance;
+    no exception is known in between.
+
+    Args:
+        x: series (…, N, D) of N points.
+        y: series (…, M, D); leading dimensions broadcast.
+        temperature: how much is smoothed, > 0.
+        omega: instead of temperature, the regulariser: `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`.
+        band: allows only pairs with |i − j| ≤ band. Where the lengths differ by more, nothing can be aligned: +inf.
+        x_lengths: the number of points of each x, at most N; integers that broadcast to the batch.
+        y_lengths: the same of y.
+        cost: any symmetric function of two series to costs (…, N, M).
+        backend: "auto", "numba", "triton" or "reference".
+
+    Returns:
+        The batch shape.
+
+    Examples:
+        >>> import torch, structmax
+        >>> x = torch.tensor([0.0, 1.0, 2.0]).unsqueeze(-1)
+        >>> structmax.soft_dtw_divergence(x, x), structmax.soft_dtw_divergence(x, x + 1) > 0
+        (tensor(0.), tensor(True))
+
+    Reference:
+        Blondel, Mensch and Vert 2021, Differentiable divergences between time series.
+    """
+
+    def between(a: Tensor, b: Tensor, a_lengths: Tensor | None, b_lengths: Tensor | None) -> Tensor:
+        lengths = {"x_lengths": a_lengths, "y_lengths": b_lengths}
+        return soft_dtw(a, b, temperature, omega=omega, band=band, cost=cost, backend=backend, **lengths)
+
+    itself = between(x, x, x_lengths, x_lengths) + between(y, y, y_lengths, y_lengths)
+    return between(x, y, x_lengths, y_lengths) - itself / 2
+
+
+# ---------------------------------------------------------------- the barycentre
+
+
+class Barycentre(NamedTuple):
+    """A series in the middle of others, and how the search for it went."""
+
+    # (N, D)
+    series: Tensor
+    # Σ weights · soft_dtw there
+    objective: Tensor
+    # how many steps were taken
+    steps: int
+    # whether the search came to rest before its last step
+    converged: bool
+
+
+def soft_dtw_barycentre(
+    series: Tensor,
+    weights: Tensor | None = None,
+    init: Tensor | None = None,
+    temperature: float = 1.0,
+    steps: int = 100,
+    *,
+    omega: Smooth | None = None,
+    band: int | None = None,
+    lengths: Tensor | None = None,
+    cost: Cost = squared_distance,
+    backend: str = "auto",
+) -> Barycentre:
+    """The series z with the least Σ_i weights_i · soft_dtw(z, series_i), by L-BFGS. Not convex: `init` matters.
+
+    Args:
+        series: (S, M, D), S series.
+        weights: (S,), by default 1/S each.
+        init: where to start, (N, D), which also says how long z is. By default the mean of the series, each stretched
+            to the longest of them.
+        temperature: how much is smoothed, > 0.
+        steps: L-BFGS steps, at most.
+        omega: instead of temperature, the regulariser: `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`.
+        band: allows only pairs with |i − j| ≤ band.
+        lengths: (S,), the number of points of each series.
+        cost: any function of two series to costs (…, N, M).
+        backend: "auto", "numba", "triton" or "reference".
+
+    Returns:
+        `Barycentre(series, objective, steps, converged)`, without a gradient.
+
+    Examples:
+        >>> import torch, structmax
+        >>> bumps = torch.tensor([[0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]).unsqueeze(-1)
+        >>> structmax.soft_dtw_barycentre(bumps, temperature=0.01).converged
+        True
+
+    Reference:
+        Cuturi and Blondel 2017, Soft-DTW: a differentiable loss function for time-series.
+    """
+    check.floating("series", series)
+    check.whole("steps", steps, 1)
+    if series.dim() != 3 or 0 in series.shape:
+        raise ValueError(
+            f"`series` should have shape (S, M, D), S series of M points of D numbers, but has {tuple(series.shape)}."
+        )
+    series = series.detach()
+    weights = _weights(weights, series)
+    start = _mean_series(series, weights, lengths) if init is None else init.detach()
+    z = start.clone().requires_grad_()
+
+    def objective() -> Tensor:
+        each = soft_dtw(z, series, temperature, omega=omega, band=band, y_lengths=lengths, cost=cost, backend=backend)
+        return (weights * each).sum()
+
+    def closure() -> Tensor:
+        search.zero_grad()
+        total = objective()
+        total.backward()
+        return total
+
+    with torch.enable_grad():
+        # Tolerances in proportion to what is minimised, whatever the unit of the series.
+        (slope,) = torch.autograd.grad(objective(), z)
+        tolerance = 1e-6 * slope.abs().max().item()
+        search = torch.optim.LBFGS(
+            [z],
+            max_iter=steps,
+            # as many as the line searches want
+            max_eval=100 * steps,
+            tolerance_grad=tolerance,
+            tolerance_change=torch.finfo(z.dtype).eps * tolerance,
+            line_search_fn="strong_wolfe",
+        )
+        search.step(closure)
+    taken = search.state[z]["n_iter"]
+    with torch.no_grad():
+        total = objective()
+    return Barycentre(z.detach(), total, taken, taken < steps and bool(total.isfinite()))
+
+
+def _weights(weights: Tensor | None, series: Tensor) -> Tensor:
+    if weights is None:
+        return series.new_full((len(series),), 1 / len(series))
+    check.floating("weights", weights)
+    if weights.shape != series.shape[:1]:
+        raise ValueError(
+            f"`weights` should have shape ({len(series)},), one for each series, but has {tuple(weights.shape)}."
+        )
+    return weights.detach()
+
+
+def _mean_series(series: Tensor, weights: Tensor, lengths: Tensor | None) -> Tensor:
+    """The weighted mean of the series, each stretched to the longest: (N, D)."""
+    counts = [series.shape[1]] * len(series) if lengths is None else lengths.expand(len(series)).tolist()
+    longest = max(counts)
+    if min(counts) < 1:
+        raise ValueError(
+            f"`lengths` should be at least 1 for a barycentre, but hold {min(counts)}: leave that series out."
+        )
+    stretched = [
+        interpolate(one[:n].T.unsqueeze(0), longest, mode="linear", align_corners=True)[0].T
+        for one, n in zip(series, counts, strict=True)
+    ]
+    return (weights[:, None, None] * torch.stack(stretched)).sum(0) / weights.sum()

@@ -1,0 +1,36 @@
+"""The factors of a `FactorGraph`, and the variables they are over."""
+
+from structmax.factor_graph.factors import (
+    AbstractFactor,
+    AndOut,
+    AtMostOne,
+    Budget,
+    Dense,
+    Factor,
+    Imply,
+    Knapsack,
+    Or,
+    OrOut,
+    Pair,
+    Xor,
+    XorOut,
+)
+from structmax.factor_graph.variables import Literals, Variables
+
+__all__ = [
+    "AbstractFactor",
+    "AndOut",
+    "AtMostOne",
+    "Budget",
+    "Dense",
+    "Factor",
+    "Imply",
+    "Knapsack",
+    "Literals",
+    "Or",
+    "OrOut",
+    "Pair",
+    "Variables",
+    "Xor",
+    "XorOut",
+]

@@ -1,0 +1,41 @@
+"""What a regulariser Ω is."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from structmax.parts import Tensors
+from structmax.problem import Problem
+
+
+class AbstractOmega(ABC):
+    """A convex function Ω on conv(Y), by the maximum it gives:
+
+        value(θ) = max over μ in conv(Y) of ⟨θ, μ⟩ − Ω(μ)          point(θ) = ∇value(θ), the μ that attains it
+
+    A subclass serves `fenchel_young`, `smoothed`, `StraightThrough` and `Relaxation` at once. It gets a `Problem` with
+    part tensors `problem.scores`, each (B, …), and returns tensors of the same form. Both methods should be
+    differentiable: written in torch, or by the questions of structmax.
+    """
+
+    @abstractmethod
+    def value(self, problem: Problem) -> Tensor:
+        """The maximum, differentiable: (B,); −inf where nothing is feasible."""
+
+    @abstractmethod
+    def point(self, problem: Problem) -> Tensors:
+        """Where it is attained, differentiable: part tensors (B, …)."""
+
+    @abstractmethod
+    def at(self, problem: Problem, parts: Tensors) -> Tensor | float:
+        """Ω of the parts of structures: (B,), or a number for all."""
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What the structure has to answer: names of its functions."""
+        return ()
+
+    def pullback(self, problem: Problem, d_point: Tensors) -> Tensors:
+        """The Jacobian of the point, transposed, times d_point: a gradient for a choice made in its place."""
+        return torch.func.vjp(lambda *s: self.point(problem.at(s)), *problem.scores)[1](d_point)

@@ -1,0 +1,404 @@
+"""A problem: a structure, its scores, and who answers. Built once by a public function, and handed down.
+
+A `Problem` has been checked. Its part tensors have one batch dimension, whatever the batch of the scores was, and so
+has everything computed from them; `shaped` and `named` give an answer the batch and the names of the scores. What is
+known of a form, that is, of the shapes, dtypes and devices of scores for a structure, is kept: the next scores of the
+same form are not checked again.
+"""
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.utils._pytree import register_pytree_node
+
+from structmax import backends, check, operator
+from structmax.backends import HALF, Plan
+from structmax.contract import AbstractStructure, Scores, outside_transforms
+from structmax.numerics import compilation
+from structmax.parts import Tensors
+
+PLAIN = (Tensor, torch.nn.Parameter)
+# More forms than this of one structure are not kept.
+MOST_FORMS = 1000
+
+
+@dataclass(eq=False)
+class Problem:
+    """What every question, loss and estimator is handed."""
+
+    structure: AbstractStructure
+    # part tensors (B, …)
+    scores: Tensors
+    # the shape of the batch, B instances in all
+    batch: torch.Size
+    # one entry for each instance: tensors (B, …) by name
+    fields: dict[str, Tensor]
+    # what all instances share: numbers and tensors by name
+    shared: dict[str, Any]
+    backend: str
+    # how many part tensors there are
+    count: int
+    # the dtype of the answers, where it is narrower than that of the scores here
+    dtype: torch.dtype
+    # whether somebody has looked at the values of the fields
+    checked: bool
+    # whether naming the parts is all that it takes to make them an answer
+    only_named: bool
+    # the functions that answer, by their names
+    plans: dict[str, Plan]
+    # the same without its scores: what autograd keeps
+    blank: Any = None
+
+    @staticmethod
+    def of(scores: Scores, structure: AbstractStructure, backend: str = "auto", *, wide: bool = False) -> "Problem":
+        """The problem of these scores, or a refusal that says what is wrong with them.
+
+        With `wide`, half precision is computed with in float32 and rounded once, in the answer.
+        """
+        given = (scores,) if isinstance(scores, Tensor) else scores
+        if not isinstance(structure, AbstractStructure):
+            kind = structure.__name__ + " itself" if isinstance(structure, type) else type(structure).__name__
+            raise TypeError(f"`structure` should be a structure such as Simplex(), but is {kind}. Try `Simplex()`.")
+        key = _form(given, structure, backend)
+        forms = structure.remembered.setdefault("forms", {}) if key is not None else {}
+        known = forms.get(key)
+        if known is not None:
+            blank, as_given = known
+            tensors = tuple(given) if as_given else structure.tensors(scores)
+            if len(blank.batch) != 1:
+                tensors = _flattened(tensors, blank.batch)
+            problem = Problem(
+                structure,
+                tensors,
+                blank.batch,
+                blank.fields,
+                blank.shared,
+                backend,
+                blank.count,
+                blank.dtype,
+                True,
+                blank.only_named,
+                blank.plans,
+                blank,
+            )
+        else:
+            problem = _checked(scores, given, structure, backend, key is not None)
+            if key is not None:
+                if len(forms) >= MOST_FORMS:
+                    forms.clear()
+                tensors = structure.tensors(scores)
+                same = len(tensors) == len(given) and all(a is b for a, b in zip(tensors, given, strict=True))
+                forms[key] = problem.blank, same
+        if wide and problem.dtype in HALF:
+            problem = problem.at(tuple(t.float() for t in problem.scores))
+        return problem
+
+    def at(self, scores: Tensors) -> "Problem":
+        """The same problem at other scores (B, …)."""
+        return self._with(scores, self.batch, self.fields, self.blank or self)
+
+    def _with(self, scores: Tensors, batch: torch.Size, fields: dict[str, Tensor], blank: Any) -> "Problem":
+        return Problem(
+            self.structure,
+            scores,
+            batch,
+            fields,
+            self.shared,
+            self.backend,
+            self.count,
+            self.dtype,
+            self.checked,
+            self.only_named,
+            self.plans,
+            blank,
+        )
+
+    def repeated(self, *draws: int) -> "Problem":
+        """The problem of `draws` copies of the batch, which stand in front of it."""
+        return self.broadcast(torch.Size((*draws, *self.batch)))
+
+    def broadcast(self, batch: torch.Size) -> "Problem":
+        """The problem with its batch broadcast to another."""
+        if batch == self.batch:
+            return self
+
+        def spread(tensor: Tensor) -> Tensor:
+            wide = tensor.reshape((*self.batch, *tensor.shape[1:])).expand((*batch, *tensor.shape[1:]))
+            return wide.reshape((math.prod(batch), *tensor.shape[1:]))
+
+        fields = {name: spread(value) for name, value in self.fields.items()}
+        return self._with((), batch, fields, None).at(tuple(map(spread, self.scores)))
+
+    def in_a_row(self, count: int) -> "Problem":
+        """The problem in which each instance stands `count` times, without its scores."""
+        fields = {name: value.repeat_interleave(count, 0) for name, value in self.fields.items()}
+        return self._with((), torch.Size((*self.batch, count)), fields, None)
+
+    def with_samples(self, parts: Scores) -> tuple["Problem", Tensors]:
+        """The problem for each of the parts, which may have more leading dimensions, and the parts: (B, …)."""
+        tensors = self.structure.tensors(parts)
+        for own, given in zip(self.scores, tensors, strict=True):
+            shape = (*self.batch, *own.shape[1:])
+            check.together("Scores and parts", shape, given.shape, " `structure.encode` makes parts from labels.")
+        shapes = [
+            torch.broadcast_shapes((*self.batch, *own.shape[1:]), given.shape)
+            for own, given in zip(self.scores, tensors, strict=True)
+        ]
+        batch = torch.Size(shapes[0][: len(shapes[0]) - self.structure.event_dim])
+        problem = self.broadcast(batch)
+        wide = tuple(y.to(s.dtype).expand((*batch, *s.shape[1:])) for y, s in zip(tensors, problem.scores, strict=True))
+        return problem, problem.existing(_flattened(wide, batch))
+
+    def ask(self, name: str, *tensors: Tensor, **extra: Any) -> list[Tensor]:
+        """Calls the structure's function of that name, on this problem's fields: tensors (B, …) in, tensors out."""
+        fields = {**self.shared, **self.fields, **extra}
+        first = tensors[0]
+        if watched(first):
+            return operator.call(tensors, fields, self.structure.room, name, self.count, self.backend)
+        plan = self.plans.get(name)
+        if plan is None:
+            plan = backends.plan(self.structure.room, name, first.device.type, self.count, self.backend)
+            self.plans[name] = plan
+        return run(plan, tensors, fields, self.checked)
+
+    def answers(self, name: str) -> bool:
+        """Whether the structure has this function, on the device of the scores and a backend that was asked for."""
+        return backends.answers(self.structure.room, name, self.scores[0].device.type, self.backend)
+
+    def exists(self) -> Tensors | None:
+        """Which parts some structure has, so that the rest is padding: bools that broadcast to the scores."""
+        found = self.structure.exists(self.with_batch(self.scores))
+        return None if found is None else tuple(map(self._without_batch, found, self.scores))
+
+    def _without_batch(self, tensor: Tensor, like: Tensor) -> Tensor:
+        """A tensor that broadcasts to the shape of the scores, for the flat batch."""
+        event = like.dim() - 1
+        if tensor.dim() <= event or len(self.batch) == 1:
+            return tensor
+        return _flattened((tensor.expand((*self.batch, *tensor.shape[tensor.dim() - event :])),), self.batch)[0]
+
+    def existing(self, parts: Tensors) -> Tensors:
+        """Parts with 0 for what no structure has, whatever they hold there: padding counts nothing."""
+        exists = self.exists()
+        return parts if exists is None else tuple(p.masked_fill(~e, 0.0) for p, e in zip(parts, exists, strict=True))
+
+    def regularised(self, names: tuple[str, ...] | None = None) -> tuple[bool, ...]:
+        """For each part tensor whether ½‖μ‖² counts it: those of these names or, by default, as the structure says."""
+        known = self.structure.names[: self.count]
+        wanted = names if names is not None else self.structure.regularised or known
+        if isinstance(wanted, str) or not wanted or not set(wanted) <= set(known):
+            listed = ", ".join(repr(name) for name in known)
+            raise ValueError(f"`regularised` should be a tuple of some of {listed}, but is {wanted!r}.")
+        return tuple(name in wanted for name in known)
+
+    # ---------------------------------------------------------------- answers
+
+    def shaped(self, values: Tensor) -> Tensor:
+        """Numbers (B,) or (B, …) as an answer: the shape of the batch, the dtype of the scores that were given."""
+        return self.with_batch((self._rounded(values),))[0]
+
+    def named(self, tensors: Tensors) -> Any:
+        """Part tensors (B, …) as an answer: batch, dtype and names of the scores that were given."""
+        if not self.only_named or tensors[0].dtype != self.dtype:
+            return self.structure.parts(self.with_batch(tuple(map(self._rounded, tensors))))
+        tensors = self.with_batch(tensors)
+        return tensors[0] if self.structure.Parts is None else self.structure.Parts(*tensors)
+
+    def stacked(self, tensors: Tensors) -> Any:
+        """Part tensors (B, K, …) as an answer with K in front of the batch."""
+        rank = len(self.batch)
+        wide = self.with_batch(tuple(map(self._rounded, tensors)))
+        return self.structure.parts(tuple(t.movedim(rank, 0) for t in wide))
+
+    def stacked_values(self, values: Tensor) -> Tensor:
+        """Numbers (B, K) as an answer: (K, batch)."""
+        return self.shaped(values).movedim(-1, 0)
+
+    def given(self, name: str, parts: Scores) -> Tensors:
+        """Parts of the user's, a target say, that broadcast to the scores: in their shape and dtype, padding 0."""
+        tensors = self.structure.tensors(parts)
+        for part, s in zip(tensors, self.scores, strict=True):
+            shape = (*self.batch, *s.shape[1:])
+            check.same_device(name, part, s)
+            if not check.broadcasts(part.shape, shape):
+                raise ValueError(
+                    f"`{name}` should have the scores' shape {shape}, but has {tuple(part.shape)}. "
+                    "`structure.encode` makes parts from labels."
+                )
+        whole = tuple(
+            part.to(s.dtype).expand((*self.batch, *s.shape[1:])) for part, s in zip(tensors, self.scores, strict=True)
+        )
+        return self.existing(_flattened(whole, self.batch))
+
+    def with_batch(self, tensors: Tensors) -> Tensors:
+        """Tensors (B, …) in the shape of the batch."""
+        if len(self.batch) == 1:
+            return tensors
+        return tuple(t.reshape((*self.batch, *t.shape[1:])) for t in tensors)
+
+    def _rounded(self, tensor: Tensor) -> Tensor:
+        """Half precision, where the scores had it."""
+        return tensor.to(self.dtype) if self.dtype in HALF and tensor.is_floating_point() else tensor
+
+
+def _form(given: Any, structure: AbstractStructure, backend: str) -> tuple[Any, ...] | None:
+    """What two problems have in common of which one has been checked; None where each is to be looked at."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return None
+    key: list[Any] = [backend]
+    for value in vars(structure).values():
+        if isinstance(value, Tensor):
+            # its entries may change
+            return None
+        key.append(value)
+    for tensor in given:
+        if tensor is not None:
+            if type(tensor) not in PLAIN:
+                return None
+            key += (tensor.shape, tensor.dtype, tensor.device)
+        else:
+            key.append(None)
+    if torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state() is not None:
+        return None
+    return tuple(key)
+
+
+def _checked(scores: Scores, given: Any, structure: AbstractStructure, backend: str, kept: bool) -> Problem:
+    """The problem of scores of a form that nobody has seen."""
+    for tensor in given:
+        if tensor is not None:
+            check.floating("scores", tensor)
+    structure.check(scores)
+    tensors = structure.tensors(scores)
+    first = tensors[0]
+    batch = first.shape[: first.dim() - structure.event_dim]
+    if kept:
+        # what outlives the call belongs to no transform
+        with outside_transforms():
+            fields = structure.fields(tuple(t.detach() for t in tensors))
+    else:
+        fields = structure.fields(tensors)
+    own = {name: fields.pop(name) for name in list(fields) if name in structure.per_instance}
+    named = structure.parts(tensors)
+    parts = (named,) if isinstance(named, Tensor) else named
+    # optional part tensors, which an answer has not, stand last
+    only_named = kept and all(a is b for a, b in itertools.zip_longest(parts, tensors))
+    plans = structure.remembered.setdefault(("plans", first.device.type, len(tensors), backend), {})
+    flat = tensors if len(batch) == 1 else _flattened(tensors, batch)
+    flat_own = dict(zip(own, _flattened(tuple(own.values()), batch), strict=True)) if len(batch) != 1 else own
+    seen = torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active()
+    blank = Problem(structure, (), batch, flat_own, fields, backend, len(tensors), first.dtype, seen, only_named, plans)
+    return blank.at(flat)
+
+
+def _flattened(tensors: Tensors, batch: torch.Size) -> Tensors:
+    """Tensors (*batch, …) as (B, …)."""
+    # not batch.numel(), which would fix a symbolic batch
+    count, rank = math.prod(batch), len(batch)
+    return tuple(t.reshape((count, *t.shape[rank:])) for t in tensors)
+
+
+# ---------------------------------------------------------------- what transforms of torch.func see
+
+
+def _open(problem: Problem) -> tuple[list[Any], tuple[Any, ...]]:
+    return [*problem.scores, *problem.fields.values()], (problem, len(problem.scores), tuple(problem.fields))
+
+
+def _close(tensors: Any, context: tuple[Any, ...]) -> Problem:
+    problem, count, names = context
+    tensors = list(tensors)
+    fields = dict(zip(names, tensors[count:], strict=True))
+    blank = problem._with((), problem.batch, fields, None)
+    return blank.at(tuple(tensors[:count])) if count else blank
+
+
+register_pytree_node(Problem, _open, _close)
+
+
+# ---------------------------------------------------------------- calls
+
+
+def watched(tensor: Tensor) -> bool:
+    """Whether a compiler, tracer, mode or tensor subclass is there to see the call."""
+    return (
+        torch.compiler.is_compiling()
+        or type(tensor) not in PLAIN
+        or torch._C._len_torch_dispatch_stack() != 0
+        or torch._C._get_tracing_state() is not None
+    )
+
+
+def ask(room: str, name: str, tensors: Tensors, batch: int, backend: str, **fields: Any) -> list[Tensor]:
+    """Calls a function of a room that is no structure's: of a mapping. The first `batch` dimensions are flattened."""
+    shape = tensors[0].shape[:batch]
+
+    def flat(value: Any) -> Any:
+        return value.reshape((math.prod(shape), *value.shape[batch:])) if isinstance(value, Tensor) else value
+
+    if batch != 1:
+        tensors, fields = tuple(map(flat, tensors)), {key: flat(value) for key, value in fields.items()}
+    out = call(room, name, tensors, fields, 1, backend)
+    return out if batch == 1 else [t.reshape((*shape, *t.shape[1:])) for t in out]
+
+
+def call(room: str, name: str, tensors: Tensors, fields: dict[str, Any], parts: int, backend: str) -> list[Tensor]:
+    """Calls a function of a room on tensors with one batch dimension, the first `parts` of them scores."""
+    if watched(tensors[0]):
+        return operator.call(tensors, fields, room, name, parts, backend)
+    return run(backends.plan(room, name, tensors[0].device.type, parts, backend), tensors, fields, True)
+
+
+def run(plan: Plan, tensors: Any, fields: dict[str, Any], checked: bool) -> list[Tensor]:
+    """Calls a plan's function, which sees contiguous tensors without derivatives, in float32 or wider."""
+    scores = tensors[0]
+    dtype = scores.dtype
+    if plan.refuses is not None:
+        plan = backends.second_choice(plan, tensors, fields)
+    narrow = dtype in HALF
+    widen, fetch, dual = narrow and plan.backend != "triton", plan.fetches, forward_ad._current_level >= 0
+    arguments = [_clean(tensor, widen, fetch, dual) for tensor in tensors]
+    keywords = {}
+    for key, value in fields.items():
+        keywords[key] = _clean(value, widen, fetch, dual) if isinstance(value, Tensor) else value
+    if not checked or fetch:
+        # What was out of sight before: a tracer's tensors, or those of a device that nobody should wait for.
+        backends.check_values(plan.room, arguments[0].shape[1:], keywords)
+    compilation.asked = plan.room, arguments[0].dtype
+    if dtype in plan.loaded and not scores.is_cuda:
+        out = plan.function(*arguments, **keywords)
+    else:
+        out = backends.first_or_on_device(plan, scores, arguments, keywords)
+    if isinstance(out, Tensor):
+        out = (out,)
+    outputs = []
+    for tensor, in_dtype in zip(out, plan.in_dtype, strict=True):
+        if fetch:
+            tensor = tensor.to(scores.device)
+        for argument in arguments:
+            # Nobody wants to find his own tensor in the answer.
+            if tensor is argument:
+                tensor = tensor.clone()
+                break
+        outputs.append(tensor.to(dtype) if narrow and in_dtype else tensor)
+    return outputs
+
+
+def _clean(tensor: Tensor, widen: bool, fetch: bool, dual: bool) -> Tensor:
+    if dual and tensor.is_floating_point():
+        tensor = forward_ad.unpack_dual(tensor).primal
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if widen and tensor.dtype in HALF:
+        tensor = tensor.float()
+    if fetch:
+        tensor = tensor.cpu()
+    return tensor if tensor.is_contiguous() else tensor.contiguous()
+
+
+operator.implement(run)

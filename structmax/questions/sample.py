@@ -1,0 +1,112 @@
+"""Exact draws from p(y) ∝ exp⟨θ, y⟩. Chance enters as a tensor of uniform numbers, so all backends draw the same."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from structmax import check
+from structmax.contract import AbstractStructure, Scores
+from structmax.discrete import discrete
+from structmax.parts import Tensors
+from structmax.problem import Problem
+
+
+def sample(
+    scores: Scores,
+    structure: AbstractStructure,
+    sample_shape: Sequence[int] = (),
+    *,
+    generator: torch.Generator | None = None,
+    backend: str = "auto",
+) -> Any:
+    """Independent exact draws from p(y) ∝ exp⟨θ, y⟩. Not differentiable: estimators give gradients to samples.
+
+    Args:
+        scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
+        structure: the set Y.
+        sample_shape: dimensions of independent draws, put in front.
+        generator: source of chance; the same seed gives the same draws on every backend.
+        backend: "auto", "numba", "triton" or "reference".
+
+    Returns:
+        0/1 parts, `sample_shape` followed by fields and shapes of the scores; zeros where nothing is feasible.
+
+    Examples:
+        >>> import torch, structmax
+        >>> g = torch.Generator().manual_seed(0)
+        >>> draws = structmax.sample(torch.tensor([0.0, 1.0, -torch.inf]), structmax.Simplex(), (1000,), generator=g)
+        >>> draws.mean(0)
+        tensor([0.2740, 0.7260, 0.0000])
+    """
+    problem = Problem.of(scores, structure, backend)
+    drawn = draw(problem, "sample", sample_shape, generator)
+    return stacked(problem, drawn, sample_shape)
+
+
+class Drawn(NamedTuple):
+    """`parts`, fields and shapes of the scores with n in front, and their `log_probs` (n, batch)."""
+
+    parts: Any
+    log_probs: Tensor
+
+
+def sample_without_replacement(
+    scores: Scores,
+    structure: AbstractStructure,
+    n: int,
+    *,
+    generator: torch.Generator | None = None,
+    backend: str = "auto",
+) -> Drawn:
+    """Exact draws one after the other from p(y) ∝ exp⟨θ, y⟩, each among the structures not drawn yet. All distinct.
+
+    Args:
+        scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
+        structure: the set Y.
+        n: how many. Where fewer are feasible the rest has log-probability −inf and all-zero parts.
+        generator: source of chance; the same seed gives the same draws on every backend.
+        backend: "auto", "numba", "triton" or "reference".
+
+    Returns:
+        `parts` with n in front of the scores' shape, in the order drawn, and `log_probs` (n, batch), the log p(y) of
+        each in the whole set. Not differentiable: `log_prob` of the parts is.
+
+    Examples:
+        >>> import torch, structmax
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = torch.tensor([0.0, 1.0, -torch.inf])
+        >>> drawn = structmax.sample_without_replacement(x, structmax.Simplex(), 3, generator=g)
+        >>> structmax.Simplex().decode(drawn.parts)
+        tensor([ 1,  0, -1])
+        >>> drawn.log_probs.exp()
+        tensor([0.7311, 0.2689, 0.0000])
+    """
+    check.whole("n", n, 1)
+    problem = Problem.of(scores, structure, backend)
+    *parts, log_probs = draw(problem, "sample_without_replacement", (n,), generator)
+    return Drawn(problem.stacked(tuple(parts)), problem.stacked_values(log_probs))
+
+
+def draw(
+    problem: Problem, name: str, sample_shape: Sequence[int], generator: torch.Generator | None, **numbers: float
+) -> Tensors:
+    """Draws random numbers and asks: tensors (B, S, …), with S draws in all."""
+    first = problem.scores[0]
+    shape = (
+        first.shape[0],
+        math.prod(sample_shape),
+        problem.structure.noise_size(problem.structure.parts(problem.scores)),
+    )
+    wide = torch.promote_types(first.dtype, torch.float32)
+    noise = torch.rand(shape, generator=generator, device=first.device, dtype=wide)
+    return discrete(problem, name, noise, **numbers)
+
+
+def stacked(problem: Problem, drawn: Tensors, sample_shape: Sequence[int]) -> Any:
+    """Draws (B, S, …) as an answer, with the dimensions of `sample_shape` in front of the batch."""
+    rank = len(problem.batch)
+    in_front = (t.movedim(rank, 0) for t in problem.with_batch(drawn))
+    return problem.structure.parts(tuple(t.reshape((*sample_shape, *t.shape[1:])) for t in in_front))

@@ -1,0 +1,173 @@
+"""Value and point of any Ω, and the random walk that some Ω make of a dynamic program. See structmax/omega/local.py."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from structmax.autograd import rule
+from structmax.backends import Refusal
+from structmax.contract import AbstractStructure, Scores
+from structmax.omega.base import AbstractOmega
+from structmax.parts import scaled
+from structmax.problem import Problem
+from structmax.questions.sample import draw, stacked
+
+
+def checked(omega: object) -> Any:
+    """The regulariser, if it is one."""
+    if not isinstance(omega, AbstractOmega):
+        kind = omega.__name__ + " itself" if isinstance(omega, type) else repr(omega)
+        raise TypeError(f"`omega` should be a regulariser such as omega.LocalL2(1.0), but is {kind}.")
+    return omega
+
+
+def _walk(omega: object) -> Any:
+    """A regulariser that makes a random walk of a dynamic program."""
+    if not getattr(checked(omega), "walks", False):
+        raise Refusal(
+            f"{omega!r} makes no random walk of a dynamic program. Try omega.Entropy(), omega.LocalL2() or "
+            "omega.LocalTsallis()."
+        )
+    return omega
+
+
+def _numbers(omega: Any) -> dict[str, float]:
+    return {"alpha": float(omega.alpha), "gamma": float(omega.temperature)}
+
+
+def smoothed(scores: Scores, structure: AbstractStructure, omega: AbstractOmega, *, backend: str = "auto") -> Tensor:
+    """The value DP_Ω(θ) of the structure's recursion with every max smoothed by Ω.
+
+    Its gradient is `smoothed_marginals`. It lies above the best score by at most the sum of ω(n) along a derivation,
+    with ω(n) = γ log n for Entropy(γ) and γ/2 (1 − 1/n) for L2(γ). With Entropy(1) it is `log_partition`. It belongs to
+    the recursion, not to the set alone.
+
+    Args:
+        scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
+        structure: a structure with a recursion.
+        omega: `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`, t the temperature.
+        backend: "auto", "numba", "triton" or "reference".
+
+    Returns:
+        The batch shape. −inf for an instance in which nothing is feasible.
+
+    Examples:
+        >>> import torch, structmax
+        >>> x = torch.tensor([[0.0, 1.0], [1.5, 0.0]])
+        >>> structmax.smoothed(x, structmax.MonotoneAlignment(), structmax.omega.LocalL2(1.0))
+        tensor(1.5625)
+    """
+    problem = Problem.of(scores, structure, backend)
+    return problem.shaped(checked(omega).value(problem))
+
+
+def smoothed_marginals(
+    scores: Scores, structure: AbstractStructure, omega: AbstractOmega, *, backend: str = "auto"
+) -> Any:
+    """The expected structure ∇DP_Ω(θ) of the random walk that Ω induces; exactly sparse for L2 and Tsallis.
+
+    Args:
+        scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
+        structure: a structure with a recursion.
+        omega: `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`, t the temperature.
+        backend: "auto", "numba", "triton" or "reference".
+
+    Returns:
+        Fields and shapes of the scores, differentiable; zeros for an instance in which nothing is feasible.
+
+    Examples:
+        >>> import torch, structmax
+        >>> x = torch.tensor([[0.0, 1.0], [1.5, 0.0]])
+        >>> structmax.smoothed_marginals(x, structmax.MonotoneAlignment(), structmax.omega.LocalL2(1.0))
+        tensor([[1.0000, 0.2500],
+                [0.7500, 1.0000]])
+    """
+    problem = Problem.of(scores, structure, backend)
+    return problem.named(checked(omega).point(problem))
+
+
+def smoothed_sample(
+    scores: Scores,
+    structure: AbstractStructure,
+    omega: AbstractOmega,
+    sample_shape: Sequence[int] = (),
+    *,
+    generator: torch.Generator | None = None,
+    backend: str = "auto",
+) -> Any:
+    """Independent draws of the random walk that Ω induces on the structure's recursion. Not differentiable.
+
+    Args:
+        scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
+        structure: a structure with a recursion.
+        omega: `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`, t the temperature.
+        sample_shape: dimensions of independent draws, put in front.
+        generator: source of chance; the same seed gives the same draws on every backend.
+        backend: "auto", "numba", "triton" or "reference".
+
+    Returns:
+        0/1 parts, `sample_shape` followed by fields and shapes of the scores; zeros where nothing is feasible.
+
+    Examples:
+        >>> import torch, structmax
+        >>> x = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
+        >>> structmax.smoothed_sample(x, structmax.MonotoneAlignment(), structmax.omega.LocalL2(1.0), (5,)).mean(0)
+        tensor([[1., 0.],
+                [1., 1.]])
+    """
+    numbers, problem = _numbers(_walk(omega)), Problem.of(scores, structure, backend)
+    return stacked(problem, draw(problem, "smoothed_sample", sample_shape, generator, **numbers), sample_shape)
+
+
+class WalkLogProb(Function):
+    """Σ log q over the edges of the derivation of y."""
+
+    @staticmethod
+    def forward(problem: Problem, numbers: tuple[tuple[str, float], ...], *scores_and_parts: Tensor) -> Tensor:
+        return problem.ask("smoothed_log_prob", *scores_and_parts, **dict(numbers))[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.problem, ctx.numbers, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, d_value: Tensor) -> tuple[Any, ...]:
+        tensors = ctx.saved_tensors
+        # of the pullback with cotangent 1, so that it is a constant of what it scales
+        ones, numbers = torch.ones_like(d_value), dict(ctx.numbers)
+        gradient = ctx.problem.ask("smoothed_log_prob_pullback", *tensors, d_value=ones, **numbers)
+        return None, None, *scaled(d_value, gradient), *(None,) * ctx.problem.count
+
+
+walk_log_prob_rule = rule(WalkLogProb, fold=True)
+
+
+def smoothed_log_prob(
+    scores: Scores, structure: AbstractStructure, omega: AbstractOmega, parts: Scores, *, backend: str = "auto"
+) -> Tensor:
+    """The log-probability of given structures under the random walk that Ω induces, so that they can be ranked.
+
+    Args:
+        scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
+        structure: a structure with a recursion.
+        omega: `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`, t the temperature.
+        parts: y, with fields and shapes of the scores; more leading dimensions (samples) broadcast.
+        backend: "auto", "numba", "triton" or "reference".
+
+    Returns:
+        The batch shape of `parts`; −inf for a structure the walk never takes. Differentiable once in the scores.
+
+    Examples:
+        >>> import torch, structmax
+        >>> x, paths = torch.tensor([[0.0, 1.0], [1.5, 0.0]]), structmax.MonotoneAlignment()
+        >>> best, second, third = structmax.topk(x, paths, 3).parts
+        >>> structmax.smoothed_log_prob(x, paths, structmax.omega.LocalL2(1.0), second).exp()
+        tensor(0.2500)
+    """
+    numbers, problem = _numbers(_walk(omega)), Problem.of(scores, structure, backend)
+    problem, y = problem.with_samples(parts)
+    return problem.shaped(walk_log_prob_rule(problem.blank, tuple(numbers.items()), *problem.scores, *y))

@@ -1,0 +1,161 @@
+"""SparseMAP as a distribution over few structures. The mathematics is in structmax/omega/squared_norm.py."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from structmax import check
+from structmax.contract import AbstractStructure, Scores
+from structmax.numerics.active_set import lists_of
+from structmax.omega.squared_norm import ActiveSet, Solver, SquaredNorm, Support
+from structmax.parts import flat, unflat
+from structmax.problem import Problem
+
+
+@dataclass(frozen=True)
+class SparseMAP:
+    """A distribution over few structures, and how the search for it went. K is the largest support of the batch."""
+
+    # Σ p y: fields, shapes and dtype of the scores, differentiable
+    marginals: Any
+    # (K, batch): the largest first, 0 past an instance's count, differentiable
+    probabilities: Tensor
+    # max ⟨θ, μ⟩ − t/2 ‖μ_R‖²: the batch shape, differentiable
+    value: Tensor
+    # how many structures each instance has, and for how many best structures it asked
+    counts: Tensor
+    iterations: Tensor
+    # whether the gap, by how much a better value cannot exceed this one, is within the tolerance
+    converged: Tensor
+    gap: Tensor
+    structure: AbstractStructure = field(repr=False)
+    # (batch, K, L): the parts of each structure in the flat vector of an instance, in the order of the probabilities
+    lists: Tensor = field(repr=False)
+
+    @property
+    def structures(self) -> Any:
+        """The structures in the order of their probabilities: parts with K in front, zeros past an instance's count.
+
+        They are made when asked for, from lists of their parts.
+        """
+        like = self.structure.tensors(self.marginals)
+        rank = self.counts.dim()
+        events = tuple(t.reshape(-1, *t.shape[rank:]) if rank != 1 else t for t in like)
+        vectors = members_of(self.lists, events)
+        return self.structure.parts(unflat(vectors.movedim(-2, 0), events))
+
+
+def members_of(lists: Tensor, like: Sequence[Tensor]) -> Tensor:
+    """Structures (…, K, P) from lists (…, K, L) of their parts, for part tensors (B, …) of the same events."""
+    parts = sum(math.prod(t.shape[1:]) for t in like)
+    vectors = like[0].new_zeros((*lists.shape[:-1], parts + 1))
+    vectors.scatter_add_(-1, lists.long(), vectors.new_ones(()).expand(lists.shape))
+    return vectors[..., :-1]
+
+
+def sparsemap(
+    scores: Scores,
+    structure: AbstractStructure,
+    *,
+    temperature: float = 1.0,
+    max_iter: int = 1000,
+    tol: float = 1e-9,
+    start: Any = None,
+    regularised: tuple[str, ...] | None = None,
+    solver: Solver = ActiveSet(),  # noqa: B008
+    backend: str = "auto",
+) -> SparseMAP:
+    """argmax over μ in conv(Y) of ⟨θ, μ⟩ − temperature/2 ‖μ_R‖², as a distribution over few structures. Differentiable.
+
+    It asks for nothing but best structures, so every structure that answers `argmax` answers it, exactly. Scores of
+    any dtype are solved for in float64. Inside torch.compile it breaks the graph and runs as it is.
+
+    Args:
+        scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
+        structure: the set Y.
+        temperature: a number > 0; fewer structures as it falls, down to argmax, and more as it grows.
+        max_iter: how many best structures an instance may ask for. Beyond, it warns and says so in `converged`.
+        tol: how large the duality gap may be, relative to the largest score of a best structure, or to 1 if that is
+            smaller (both in units of the temperature). The error of the probabilities is of the size of the gap.
+        start: structures to try before any is searched for: parts with a leading dimension, or a former result. It
+            saves searches where scores have changed little, and never changes the answer.
+        regularised: the names of the part tensors ‖μ_R‖² counts; by default what the structure says, such as the
+            labels of a chain, from which transitions follow.
+        solver: `ActiveSet()`, or for study `FrankWolfe()`, `AwaySteps()`, `PairwiseSteps()`.
+        backend: "auto", "numba", "triton" or "reference".
+
+    Returns:
+        A `SparseMAP` with `marginals`, `structures`, `probabilities`, `value`, and per instance `counts`, `iterations`,
+        `converged` and `gap`. An instance in which nothing is feasible has zeros, value −inf and no structures.
+
+    Examples:
+        >>> import torch, structmax
+        >>> unary, pairwise = torch.tensor([[1.0, 0.5], [2.0, 0.0], [0.0, 2.0]]), torch.zeros(2, 2)
+        >>> chain = structmax.LinearChain()
+        >>> result = structmax.sparsemap((unary, pairwise), chain)
+        >>> result.probabilities
+        tensor([0.7500, 0.2500])
+        >>> chain.decode(result.structures)
+        tensor([[0, 0, 1],
+                [1, 0, 1]])
+        >>> result.marginals.unary
+        tensor([[0.7500, 0.2500],
+                [1.0000, 0.0000],
+                [0.0000, 1.0000]])
+
+    Reference: Niculae, Martins, Blondel & Cardie 2018, SparseMAP: differentiable sparse structured inference.
+    """
+    check.positive("tol", tol)
+    check.whole("max_iter", max_iter, 1)
+    if not isinstance(solver, Solver):
+        raise TypeError(f"`solver` should be ActiveSet() or another solver, but is {solver!r}.")
+    omega, problem = SquaredNorm(temperature, regularised), Problem.of(scores, structure, backend)
+    found = omega.distribution(problem, _started(start, problem), max_iter, tol, solver)
+    return answered(problem, found)
+
+
+def answered(problem: Problem, found: Support) -> SparseMAP:
+    """A support as an answer."""
+    numbers = found.value, found.counts, found.iterations, found.converged, found.gap, found.lists
+    value, counts, iterations, converged, gap, lists = problem.with_batch(numbers)
+    return SparseMAP(
+        problem.named(found.marginals),
+        problem.stacked_values(found.probabilities),
+        value,
+        counts,
+        iterations,
+        converged,
+        gap,
+        problem.structure,
+        lists,
+    )
+
+
+def _started(start: Any, problem: Problem) -> Tensor | None:
+    """The structures to start from as lists of their parts, −1 where there is none: (B, S, L)."""
+    if start is None:
+        return None
+    structure, batch, first = problem.structure, problem.batch, problem.scores[0]
+    like = [(*batch, *t.shape[1:]) for t in problem.scores]
+    if isinstance(start, SparseMAP):
+        former = [tuple(t.shape) for t in structure.tensors(start.marginals)]
+        if former != like:
+            raise ValueError(f"`start` should be a result for scores of shapes {like}, but is one for {former}.")
+        absent = torch.arange(start.lists.shape[-2], device=first.device) >= start.counts.unsqueeze(-1)
+        return start.lists.masked_fill(absent.unsqueeze(-1), -1).reshape(first.shape[0], *start.lists.shape[-2:])
+    parts = structure.tensors(start)
+    if [tuple(t.shape[1:]) for t in parts] != like:
+        shapes = [tuple(t.shape) for t in parts]
+        raise ValueError(
+            f"`start` should be structures with one dimension in front of the scores' shapes {like}, but has {shapes}. "
+            "Try `argmax(...).unsqueeze(0)`."
+        )
+    count = parts[0].shape[0]
+    rows = tuple(t.detach().reshape(count, *s.shape).movedim(0, 1) for t, s in zip(parts, problem.scores, strict=True))
+    vectors = flat(rows, 2)
+    # Zeros stand behind the last structure of a result.
+    return lists_of(vectors).masked_fill((vectors == 0).all(-1, keepdim=True), -1)
