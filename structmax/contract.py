@@ -1,9 +1,9 @@
 """What a structure is, and what the functions in its room promise.
 
 A *room* is the home of one structure: `reference.py` (torch, slow, right) and any of `kernel_numba` and
-`kernel_triton`, a file or a folder, beside it. Functions are named after the question they answer and have the same signature in each
-file. They see clean tensors: contiguous, detached, float32 or float64, the batch flattened to one leading dimension B.
-Fields of the structure arrive as keywords.
+`kernel_triton`, a file or a folder, beside it. Functions are named after the question they answer and have the same
+signature in each. They see clean tensors: contiguous, detached, float32 or float64, the batch flattened to one leading
+dimension B. Fields of the structure arrive as keywords.
 
 | function | arguments after the scores | returns |
 |---|---|---|
