@@ -6,11 +6,13 @@ Here an inner function stays as it is lowered: the kernel that calls it, in the 
 
 from typing import Any
 
+from numba import types
 from numba._dynfunc import make_function
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
 from numba.core.typed_passes import NativeLowering
+from numba.extending import intrinsic
 
 
 class _Linkable(JITCodeLibrary):
@@ -51,3 +53,14 @@ class InnerCompiler(Compiler):
         passes._finalized = False
         passes.finalize()
         return [passes]
+
+
+@intrinsic
+def stay_apart(typingctx):
+    """Keeps the function it stands in out of its callers, each of which would compile it anew."""
+
+    def codegen(context, builder, signature, args):
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.void(), codegen

@@ -11,34 +11,30 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-# One cache line, and one AVX-512 register, of float32.
-BLOCK = 16
-
-_INDEX = ir.IntType(32)
-
-
-def _pointer(context, builder, array_type, array, start):
-    data = context.make_array(array_type)(context, builder, array).data
-    vector = ir.VectorType(context.get_data_type(array_type.dtype), BLOCK)
-    return builder.bitcast(builder.gep(data, [start], inbounds=True), vector.as_pointer())
+from structmax.numerics.kernel_numba.llvm import (
+    BLOCK,
+    any_lane,
+    blocks_in,
+    choose_lane,
+    constant,
+    data_of,
+    fill,
+    fold,
+    larger,
+    load,
+    shuffle,
+    splat,
+    store,
+    vector_of,
+)
 
 
 def _load(context, builder, array_type, array, start):
-    return builder.load(_pointer(context, builder, array_type, array, start), align=array_type.dtype.bitwidth // 8)
+    return load(builder, data_of(context, builder, array_type, array), start, vector_of(context, array_type))
 
 
 def _store(context, builder, values, array_type, array, start):
-    builder.store(values, _pointer(context, builder, array_type, array, start), align=array_type.dtype.bitwidth // 8)
-
-
-def _splat(builder, vector_type, scalar):
-    lone = builder.insert_element(ir.Constant(vector_type, ir.Undefined), scalar, ir.Constant(_INDEX, 0))
-    return builder.shuffle_vector(lone, lone, ir.Constant(ir.VectorType(_INDEX, BLOCK), [0] * BLOCK))
-
-
-def _any(builder, mask):
-    bits = ir.IntType(BLOCK)
-    return builder.icmp_unsigned("!=", builder.bitcast(mask, bits), ir.Constant(bits, 0))
+    store(builder, values, data_of(context, builder, array_type, array), start)
 
 
 @intrinsic
@@ -47,16 +43,8 @@ def block_peak(typingctx, row, start):
 
     def codegen(context, builder, signature, args):
         values = _load(context, builder, signature.args[0], *args)
-        invalid = _any(builder, builder.fcmp_unordered("uno", values, values))
-        width = BLOCK
-        while width > 1:
-            width //= 2
-            halves = [
-                builder.shuffle_vector(values, values, ir.Constant(ir.VectorType(_INDEX, width), list(lanes)))
-                for lanes in (range(width), range(width, 2 * width))
-            ]
-            values = builder.select(builder.fcmp_ordered(">", *halves), *halves)
-        peak = builder.extract_element(values, ir.Constant(_INDEX, 0))
+        invalid = any_lane(builder, builder.fcmp_unordered("uno", values, values))
+        peak = choose_lane(builder, values, larger)
         return builder.select(invalid, ir.Constant(peak.type, float("nan")), peak)
 
     return row.dtype(row, types.intp), codegen
@@ -68,8 +56,8 @@ def block_some(typingctx, row, start):
 
     def codegen(context, builder, signature, args):
         values = _load(context, builder, signature.args[0], *args)
-        zeros = ir.Constant(values.type, [0.0] * BLOCK)
-        return _any(builder, builder.fcmp_unordered("!=", values, zeros))
+        zeros = fill(values.type, 0.0)
+        return any_lane(builder, builder.fcmp_unordered("!=", values, zeros))
 
     return types.boolean(row, types.intp), codegen
 
@@ -81,8 +69,8 @@ def block_above(typingctx, row, start, origin, cut):
     def codegen(context, builder, signature, args):
         row, start, origin, cut = args
         values = _load(context, builder, signature.args[0], row, start)
-        values = builder.fsub(values, _splat(builder, values.type, origin))
-        above = builder.fcmp_ordered(">", values, _splat(builder, values.type, cut))
+        values = builder.fsub(values, splat(builder, values.type, origin))
+        above = builder.fcmp_ordered(">", values, splat(builder, values.type, cut))
         return builder.zext(builder.bitcast(above, ir.IntType(BLOCK)), ir.IntType(64))
 
     return types.int64(row, types.intp, row.dtype, row.dtype), codegen
@@ -105,8 +93,8 @@ def block_shift(typingctx, row, start, origin, scale, out, begin):
     def codegen(context, builder, signature, args):
         row, start, origin, scale, out, begin = args
         values = _load(context, builder, signature.args[0], row, start)
-        values = builder.fsub(values, _splat(builder, values.type, origin))
-        values = builder.fmul(values, _splat(builder, values.type, scale))
+        values = builder.fsub(values, splat(builder, values.type, origin))
+        values = builder.fmul(values, splat(builder, values.type, scale))
         _store(context, builder, values, signature.args[4], out, begin)
         return context.get_dummy_value()
 
@@ -134,18 +122,17 @@ def block_transpose(typingctx, row, start, stride, out, begin, step):
         row, start, stride, out, begin, step = args
         vectors = []
         for i in range(BLOCK):
-            offset = builder.add(start, builder.mul(stride, ir.Constant(stride.type, i)))
+            offset = builder.add(start, builder.mul(stride, constant(i)))
             vectors.append(_load(context, builder, signature.args[0], row, offset))
         # Interleaving the first half of the vectors with the second moves one bit of i past j; four times do.
         half = BLOCK // 2
         low = [lane // 2 + BLOCK * (lane % 2) for lane in range(BLOCK)]
         high = [lane + half for lane in low]
-        masks = [ir.Constant(ir.VectorType(_INDEX, BLOCK), lanes) for lanes in (low, high)]
         for _ in range(BLOCK.bit_length() - 1):
             pairs = zip(vectors[:half], vectors[half:], strict=True)
-            vectors = [builder.shuffle_vector(a, b, mask) for a, b in pairs for mask in masks]
+            vectors = [shuffle(builder, a, b, lanes) for a, b in pairs for lanes in (low, high)]
         for j, values in enumerate(vectors):
-            offset = builder.add(begin, builder.mul(step, ir.Constant(step.type, j)))
+            offset = builder.add(begin, builder.mul(step, constant(j)))
             _store(context, builder, values, signature.args[3], out, offset)
         return context.get_dummy_value()
 
@@ -153,37 +140,28 @@ def block_transpose(typingctx, row, start, stride, out, begin, step):
 
 
 def _over_lanes(context, builder, tiles, start, stop, initial, step):
-    """Fold `step(accumulators, *values)` over the vectors start … stop − 1 of `tiles`, pairs of a type and an array."""
-    # Accumulators become registers.
-    slots = [cgutils.alloca_once_value(builder, value) for value in initial]
-    for slot, value in zip(slots, initial, strict=True):
-        builder.store(value, slot)
-    with cgutils.for_range(builder, stop, start=start) as loop:
-        place = builder.mul(loop.index, ir.Constant(loop.index.type, BLOCK))
-        values = [_load(context, builder, tile_type, tile, place) for tile_type, tile in tiles]
-        for slot, value in zip(slots, step([builder.load(slot) for slot in slots], *values), strict=True):
-            builder.store(value, slot)
-    return [builder.load(slot) for slot in slots]
+    """Folds `step(accumulators, *values)` over the vectors start … stop − 1 of `tiles`, types and arrays."""
+
+    def body(accumulators, index):
+        place = builder.mul(index, constant(BLOCK))
+        return step(accumulators, *(_load(context, builder, tile_type, tile, place) for tile_type, tile in tiles))
+
+    return fold(builder, start, stop, initial, body)
 
 
 def _store_totals(context, builder, tiles, count, step, out_type, out):
     """Two sums over the lanes of `tiles` to out: of BLOCK terms, then of those, so that rounding errors stay small."""
-    vector = ir.VectorType(context.get_data_type(out_type.dtype), BLOCK)
-    zeros = ir.Constant(vector, [0.0] * BLOCK)
-    block = ir.Constant(count.type, BLOCK)
-    totals = [cgutils.alloca_once_value(builder, zeros) for _ in range(2)]
-    for total in totals:
-        builder.store(zeros, total)
-    groups = builder.sdiv(builder.add(count, ir.Constant(count.type, BLOCK - 1)), block)
-    with cgutils.for_range(builder, groups) as loop:
-        start = builder.mul(loop.index, block)
-        stop = builder.add(start, block)
+    zeros = [fill(vector_of(context, out_type), 0.0)] * 2
+
+    def group(totals, index):
+        start = builder.mul(index, constant(BLOCK))
+        stop = builder.add(start, constant(BLOCK))
         stop = builder.select(builder.icmp_signed("<", stop, count), stop, count)
-        sums = _over_lanes(context, builder, tiles, start, stop, [zeros, zeros], step)
-        for total, values in zip(totals, sums, strict=True):
-            builder.store(builder.fadd(builder.load(total), values), total)
-    for i, total in enumerate(totals):
-        _store(context, builder, builder.load(total), out_type, out, ir.Constant(count.type, i * BLOCK))
+        sums = _over_lanes(context, builder, tiles, start, stop, zeros, step)
+        return [builder.fadd(total, values) for total, values in zip(totals, sums, strict=True)]
+
+    for i, total in enumerate(fold(builder, constant(0), blocks_in(builder, count), zeros, group)):
+        _store(context, builder, total, out_type, out, constant(i * BLOCK))
 
 
 @intrinsic
@@ -198,7 +176,7 @@ def lane_peaks(typingctx, tile, count, out):
             stays = builder.or_(builder.fcmp_ordered(">", peak, values), builder.fcmp_unordered("uno", peak, peak))
             return [builder.select(stays, peak, values)]
 
-        zero = ir.Constant(count.type, 0)
+        zero = constant(0)
         first = _load(context, builder, signature.args[0], tile, zero)
         (peak,) = _over_lanes(context, builder, [(signature.args[0], tile)], zero, count, [first], step)
         _store(context, builder, peak, signature.args[2], out, zero)
@@ -214,9 +192,9 @@ def lane_sums(typingctx, tile, count, top, square, out):
     def codegen(context, builder, signature, args):
         tile, count, top, square, out = args
         tile_type, _, top_type, _, out_type = signature.args
-        threshold = _load(context, builder, top_type, top, ir.Constant(count.type, 0))
-        zeros = ir.Constant(threshold.type, [0.0] * BLOCK)
-        ones = ir.Constant(threshold.type, [1.0] * BLOCK)
+        threshold = _load(context, builder, top_type, top, constant(0))
+        zeros = fill(threshold.type, 0.0)
+        ones = fill(threshold.type, 1.0)
 
         def add(accumulators, values, squared):
             mass, slope = accumulators
@@ -244,8 +222,8 @@ def lane_moments(typingctx, weights, tile, count, scale, out):
     def codegen(context, builder, signature, args):
         weights, tile, count, scale, out = args
         weights_type, tile_type, _, scale_type, out_type = signature.args
-        scales = _load(context, builder, scale_type, scale, ir.Constant(count.type, 0))
-        zeros, ones = (ir.Constant(scales.type, [value] * BLOCK) for value in (0.0, 1.0))
+        scales = _load(context, builder, scale_type, scale, constant(0))
+        zeros, ones = (fill(scales.type, value) for value in (0.0, 1.0))
 
         def add(accumulators, q, values):
             mass, slope = accumulators
@@ -267,10 +245,10 @@ def lane_scale(typingctx, tile, count, scale, lowest, out):
     def codegen(context, builder, signature, args):
         tile, count, scale, lowest, out = args
         tile_type, _, scale_type, _, out_type = signature.args
-        scales = _load(context, builder, scale_type, scale, ir.Constant(count.type, 0))
-        floor = _splat(builder, scales.type, lowest)
+        scales = _load(context, builder, scale_type, scale, constant(0))
+        floor = splat(builder, scales.type, lowest)
         with cgutils.for_range(builder, count) as loop:
-            start = builder.mul(loop.index, ir.Constant(loop.index.type, BLOCK))
+            start = builder.mul(loop.index, constant(BLOCK))
             values = builder.fmul(_load(context, builder, tile_type, tile, start), scales)
             values = builder.select(builder.fcmp_ordered("<", values, floor), floor, values)
             _store(context, builder, values, out_type, out, start)
@@ -286,10 +264,10 @@ def lane_shift(typingctx, tile, count, origin, scale):
     def codegen(context, builder, signature, args):
         tile, count, origin, scale = args
         tile_type, _, origin_type, _ = signature.args
-        origins = _load(context, builder, origin_type, origin, ir.Constant(count.type, 0))
-        scales = _splat(builder, origins.type, scale)
+        origins = _load(context, builder, origin_type, origin, constant(0))
+        scales = splat(builder, origins.type, scale)
         with cgutils.for_range(builder, count) as loop:
-            start = builder.mul(loop.index, ir.Constant(loop.index.type, BLOCK))
+            start = builder.mul(loop.index, constant(BLOCK))
             values = _load(context, builder, tile_type, tile, start)
             values = builder.fmul(builder.fsub(values, origins), scales)
             _store(context, builder, values, tile_type, tile, start)
@@ -305,19 +283,19 @@ def lane_step(typingctx, sums, square, tolerance, top):
     def codegen(context, builder, signature, args):
         sums, square, tolerance, top = args
         sums_type, _, _, top_type = signature.args
-        first, second = (ir.Constant(ir.IntType(64), place) for place in (0, BLOCK))
+        first, second = (constant(place) for place in (0, BLOCK))
         mass = _load(context, builder, sums_type, sums, first)
         slope = _load(context, builder, sums_type, sums, second)
         old = _load(context, builder, top_type, top, first)
-        ones = ir.Constant(mass.type, [1.0] * BLOCK)
+        ones = fill(mass.type, 1.0)
         name = f"llvm.sqrt.v{BLOCK}f{sums_type.dtype.bitwidth}"
         signature_of_root = ir.FunctionType(mass.type, [mass.type])
         root = builder.call(cgutils.get_or_insert_function(builder.module, signature_of_root, name), [mass])
         norm = builder.select(square, root, ones)
         new = builder.fsub(old, builder.fdiv(builder.fsub(mass, norm), slope))
-        excess = builder.fcmp_ordered(">", builder.fsub(mass, ones), _splat(builder, mass.type, tolerance))
+        excess = builder.fcmp_ordered(">", builder.fsub(mass, ones), splat(builder, mass.type, tolerance))
         moves = builder.and_(excess, builder.fcmp_ordered("<", new, old))
         _store(context, builder, builder.select(moves, new, old), top_type, top, first)
-        return _any(builder, moves)
+        return any_lane(builder, moves)
 
     return types.boolean(sums, types.boolean, sums.dtype, top), codegen

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from structmax.numerics.kernel_numba import over_rows
-from structmax.numerics.kernel_numba.active_set import solve_rows
+from structmax.numerics.kernel_numba.active_set_batch import solve_rows
 from structmax.recursion.kernel_numba.best import max_marginals_rows, topk_rows
 from structmax.recursion.kernel_numba.passes import counts_jvp_rows, counts_rows
 from structmax.recursion.kernel_numba.sparse import most_parts, sparsemap_rows

@@ -3,16 +3,8 @@
 import numpy as np
 
 from structmax.numerics.kernel_numba import compiled, kernel
-from structmax.numerics.kernel_numba.active_set import (
-    OPEN,
-    begin,
-    copy,
-    new_support,
-    offer,
-    read,
-    write,
-    write_none,
-)
+from structmax.numerics.kernel_numba.active_set import OPEN, begin, copy, new_support, offer, read
+from structmax.numerics.kernel_numba.active_set_batch import write, write_none
 from structmax.recursion.kernel_numba.passes import reach
 
 

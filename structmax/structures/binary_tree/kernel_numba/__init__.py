@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.kernel_numba import compiled, kernel, over_rows
+from structmax.numerics.kernel_numba.llvm import LANES
 from structmax.structures.binary_tree.kernel_numba import linear
 from structmax.structures.binary_tree.kernel_numba import log as log_space
 from structmax.structures.binary_tree.kernel_numba.chart import (
-    LANES,
     chart_size,
     new_chart,
     read,

@@ -10,7 +10,9 @@ import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
 from structmax.numerics.kernel_numba.exp import exp
-from structmax.structures.binary_tree.kernel_numba.chart import LANES, add_products, chart_size, pitch_of, row_of, spans
+from structmax.numerics.kernel_numba.llvm import LANES
+from structmax.numerics.kernel_numba.tiles import add_products
+from structmax.structures.binary_tree.kernel_numba.chart import chart_size, pitch_of, row_of, spans
 
 SMALLEST, LARGEST = 1e-150, 1e100
 # Trees of n leaves number about 4ⁿ.

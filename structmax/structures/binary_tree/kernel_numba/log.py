@@ -8,7 +8,9 @@ import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
 from structmax.numerics.kernel_numba.exp import exp
-from structmax.structures.binary_tree.kernel_numba.chart import LANES, pitch_of, raise_to_sums, row_of, spans
+from structmax.numerics.kernel_numba.llvm import LANES
+from structmax.numerics.kernel_numba.tiles import raise_to_sums
+from structmax.structures.binary_tree.kernel_numba.chart import pitch_of, row_of, spans
 
 
 @compiled()

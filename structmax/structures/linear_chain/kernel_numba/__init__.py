@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.kernel_numba import compiled, kernel, over_rows
-from structmax.numerics.kernel_numba.vector import BLOCK
+from structmax.numerics.kernel_numba.llvm import BLOCK, whole
 from structmax.structures.linear_chain.kernel_numba.log import log_inside, log_outside
-from structmax.structures.linear_chain.kernel_numba.row import whole
 from structmax.structures.linear_chain.kernel_numba.scaled import (
     BROKEN,
     FINE,

@@ -11,7 +11,7 @@ import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
 from structmax.numerics.kernel_numba.math import exp
-from structmax.structures.linear_chain.kernel_numba.row import extremes
+from structmax.numerics.kernel_numba.row import extremes
 from structmax.structures.linear_chain.kernel_numba.scaled import BROKEN, FINE, INFEASIBLE
 
 

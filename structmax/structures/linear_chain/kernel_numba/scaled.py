@@ -8,10 +8,10 @@ import math
 import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba.llvm import BLOCK
 from structmax.numerics.kernel_numba.math import exp
-from structmax.numerics.kernel_numba.vector import BLOCK
-from structmax.structures.linear_chain.kernel_numba.row import arrive, extremes, meet, scale_row, shift_row
-from structmax.structures.linear_chain.kernel_numba.step import SLACK, add_rows, share_rows, weigh_rows
+from structmax.numerics.kernel_numba.matrix import SLACK, add_rows, share_rows, weigh_rows
+from structmax.numerics.kernel_numba.row import arrive, extremes, meet, scale_row, shift_row
 
 # What the inside pass says of an instance: all is well; no structure is feasible; a score is NaN or +inf; some
 # number might be too small for this domain.

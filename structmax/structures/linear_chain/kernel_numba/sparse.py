@@ -4,19 +4,13 @@ import numpy as np
 from torch import Tensor
 
 from structmax.numerics.kernel_numba import compiled, kernel
-from structmax.numerics.kernel_numba.active_set import (
-    OPEN,
-    begin,
-    new_support,
-    offer,
-    solve_rows,
-    write,
-    write_none,
-)
+from structmax.numerics.kernel_numba.active_set import OPEN, begin, new_support, offer
+from structmax.numerics.kernel_numba.active_set_batch import solve_rows, write, write_none
+from structmax.numerics.kernel_numba.llvm import whole
+from structmax.numerics.kernel_numba.matrix import best_row
+from structmax.numerics.kernel_numba.row import climb
 from structmax.structures.linear_chain.kernel_numba.log import transitions
-from structmax.structures.linear_chain.kernel_numba.row import climb, whole
 from structmax.structures.linear_chain.kernel_numba.scaled import BROKEN, FINE, copy, flat_of, rows_of
-from structmax.structures.linear_chain.kernel_numba.step import best_row
 from structmax.structures.linear_chain.kernel_numba.walks import best_inside
 
 

@@ -4,6 +4,7 @@ import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
 from structmax.numerics.kernel_numba.math import exp
+from structmax.numerics.kernel_numba.matrix import add_rows, dot_rows, weigh_rows
 from structmax.structures.linear_chain.kernel_numba.log import ceilings, last_marginals, transitions
 from structmax.structures.linear_chain.kernel_numba.scaled import (
     add_outer_products,
@@ -11,7 +12,6 @@ from structmax.structures.linear_chain.kernel_numba.scaled import (
     rows_of,
     sum_of,
 )
-from structmax.structures.linear_chain.kernel_numba.step import add_rows, dot_rows, weigh_rows
 
 # --- scaled domain: x_t is the derivative of x ----------------------------------------------------------------------
 

@@ -4,10 +4,10 @@ import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
 from structmax.numerics.kernel_numba.math import exp
+from structmax.numerics.kernel_numba.matrix import best_row
+from structmax.numerics.kernel_numba.row import climb, extremes
 from structmax.structures.linear_chain.kernel_numba.log import transitions
-from structmax.structures.linear_chain.kernel_numba.row import climb, extremes
 from structmax.structures.linear_chain.kernel_numba.scaled import BROKEN, FINE, INFEASIBLE, copy, sum_of
-from structmax.structures.linear_chain.kernel_numba.step import best_row
 
 
 @compiled()

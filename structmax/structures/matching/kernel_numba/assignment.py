@@ -3,8 +3,8 @@
 import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
-from structmax.numerics.kernel_numba.vector import BLOCK
-from structmax.structures.matching.kernel_numba.row import best_two, padded, relax
+from structmax.numerics.kernel_numba.llvm import BLOCK, whole
+from structmax.numerics.kernel_numba.scans import best_two, relax
 
 # The column of a row, or the row of a column, that has none.
 NONE = -1
@@ -32,7 +32,7 @@ def workspace(n, m):
     fringe (n, BLOCK); price (m,), column (n,) and owner (m,): its answer; four vectors over the columns, toll, fence,
     reach and depth; three of integers, before, closed and waiting.
     """
-    size = padded(m)
+    size = whole(m)
     price, column, owner = np.empty(size), np.empty(n, np.int64), np.empty(m, np.int64)
     return np.empty((n, BLOCK)), price, column, owner, np.empty((4, size)), np.empty((3, size), np.int64)
 
@@ -56,11 +56,11 @@ def assign(scores, n, m, partial, work):
     fringe, price, column, owner, lanes, links = work
     fence, waiting = lanes[1], links[2]
     read_fringe(scores, n, m, fringe)
-    fill(price, padded(m), 0.0)
+    fill(price, whole(m), 0.0)
     fill(column, n, NONE)
     fill(owner, m, NONE)
     count = _by_bidding(scores, n, m, partial, work)
-    for j in range(padded(m)):
+    for j in range(whole(m)):
         fence[j] = 0.0 if j < m and owner[j] != NONE else np.inf
     done = 0
     while done < count and _by_shortest_path(scores, waiting[done], m, partial, work):
@@ -121,8 +121,8 @@ def _by_shortest_path(scores, start, m, partial, work):
     fringe, price, column, owner, lanes, links = work
     toll, fence, reach, depth = lanes
     before, closed, _ = links
-    copy(price, padded(m), toll)
-    fill(reach, padded(m), np.inf)
+    copy(price, whole(m), toll)
+    fill(reach, whole(m), np.inf)
     count = 0
     i, base = start, 0.0
     single, leaver = np.inf, NONE

@@ -8,15 +8,16 @@ that a part of it is solved by one shortest path.
 import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba.llvm import whole
+from structmax.numerics.kernel_numba.scans import relax
 from structmax.structures.matching.kernel_numba.assignment import NONE, assign, copy, fill
 from structmax.structures.matching.kernel_numba.cycles import profit
-from structmax.structures.matching.kernel_numba.row import padded, relax
 
 
 @compiled()
 def branches(k, n, m):
     """Scratch for the k best branches and the one being parted: value, fixed, column, price, barred."""
-    size = padded(m)
+    size = whole(m)
     columns, barred = np.empty((k + 1, n), np.int64), np.empty((k + 1, m + 1), np.int64)
     return np.empty(k + 1), np.empty(k + 1, np.int64), columns, np.empty((k + 1, size)), barred
 
@@ -31,7 +32,7 @@ def rank(scores, n, m, partial, k, work, branch, values, ranked):
         return 0
     value[0], fixed[0] = _total(scores, n, column), 0
     copy(column, n, columns[0])
-    copy(price, padded(m), prices[0])
+    copy(price, whole(m), prices[0])
     fill(barred[0], m + 1, 0)
     for q in range(k):
         best = value[:k].argmax()
@@ -53,7 +54,7 @@ def rank(scores, n, m, partial, k, work, branch, values, ranked):
                 if total > value[worst]:
                     value[worst], fixed[worst] = total, t
                     copy(column, n, columns[worst])
-                    copy(price, padded(m), prices[worst])
+                    copy(price, whole(m), prices[worst])
                     copy(barred[k], m + 1, barred[worst])
     return k
 
@@ -63,7 +64,7 @@ def _move(branch, source, to, n, m):
     value, fixed, columns, prices, barred = branch
     value[to], fixed[to] = value[source], fixed[source]
     copy(columns[source], n, columns[to])
-    copy(prices[source], padded(m), prices[to])
+    copy(prices[source], whole(m), prices[to])
     copy(barred[source], m + 1, barred[to])
 
 
@@ -81,10 +82,10 @@ def _prepare(n, m, start, column, price, work):
     """The parent's matching and prices without its row `start`, and with the rows before taken out."""
     _, work_price, work_column, owner, (toll, fence, reach, _), _ = work
     copy(column, n, work_column)
-    copy(price, padded(m), work_price)
-    copy(price, padded(m), toll)
-    fill(reach, padded(m), np.inf)
-    fill(fence, padded(m), np.inf)
+    copy(price, whole(m), work_price)
+    copy(price, whole(m), toll)
+    fill(reach, whole(m), np.inf)
+    fill(fence, whole(m), np.inf)
     fill(owner, m, NONE)
     for i in range(n):
         j = column[i]

@@ -4,15 +4,8 @@ import numpy as np
 from torch import Tensor
 
 from structmax.numerics.kernel_numba import compiled, kernel
-from structmax.numerics.kernel_numba.active_set import (
-    OPEN,
-    begin,
-    new_support,
-    offer,
-    solve_rows,
-    write,
-    write_none,
-)
+from structmax.numerics.kernel_numba.active_set import OPEN, begin, new_support, offer
+from structmax.numerics.kernel_numba.active_set_batch import solve_rows, write, write_none
 from structmax.structures.matching.kernel_numba.assignment import NONE, assign, workspace
 
 

@@ -12,7 +12,8 @@ All is found in one flat array, in planes of lanes, one lane for each row of a s
 The backward steps turn shares into probabilities, and slopes into their derivatives, in place.
 """
 
-from structmax.structures.monotone_alignment.kernel_numba.vector import exp, largest, normal, power, step
+from structmax.numerics.kernel_numba.operators import step
+from structmax.structures.monotone_alignment.kernel_numba.magnitude import LIMITS, exp, largest, normal, power
 
 DIAGONAL, VERTICAL, HORIZONTAL, CONTINUED, ENDED = range(5)
 MANTISSA, EXPONENT, TANGENT = range(3)
@@ -77,7 +78,7 @@ def forward_local(memory, scores, now, last, before, shares, goal):
     continued = onward.over(source)
     mantissas, exponents = _moved(memory, scores, [source, *mantissas[1:]], [peak, *exponents[1:]])
     total, peak, parts = _sum(mantissas, exponents)
-    exponents[0] = exponents[0].where(mantissas[0].above(0.0), zero.form.nothing)
+    exponents[0] = exponents[0].where(mantissas[0].above(0.0), LIMITS[zero.form.width].nothing)
     ended = mantissas[0] * power(exponents[0] - memory.load(goal, GOAL_EXPONENT)) * memory.load(goal, GOAL_INVERSE)
     _store(memory, (total, peak), [*parts, continued, ended], now, shares)
     _add_to_goal(memory, mantissas[0], exponents[0], goal)
@@ -189,7 +190,7 @@ def _visits(memory, ahead, beyond, diagonal):
 def _backward(memory, shares, ahead, beyond, local):
     """Probability of a place; of its moves, in place of their shares."""
     visit = _visits(memory, ahead, beyond, CONTINUED if local else DIAGONAL)
-    visit = visit.where(visit.above(2.0**visit.form.lowest), 0.0)
+    visit = visit.where(visit.above(2.0 ** LIMITS[visit.form.width].lowest), 0.0)
     flows = [visit * memory.load(shares, plane) for plane in range(3)]
     if local:
         flows[DIAGONAL] = flows[DIAGONAL] + memory.load(shares, ENDED)

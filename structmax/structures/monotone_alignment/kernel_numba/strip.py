@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
-from structmax.numerics.kernel_numba.vector import BLOCK, block_transpose
-from structmax.structures.monotone_alignment.kernel_numba.vector import stay_apart
+from structmax.numerics.kernel_numba.inner import stay_apart
+from structmax.numerics.kernel_numba.llvm import BLOCK
+from structmax.numerics.kernel_numba.vector import block_transpose
 
 # Rows in a strip, at most: few strips leave little to compute twice, and one should stay in the cache.
 STRIP = 80

@@ -5,7 +5,9 @@ import math
 import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
-from structmax.numerics.kernel_numba.vector import BLOCK
+from structmax.numerics.kernel_numba.inner import stay_apart
+from structmax.numerics.kernel_numba.llvm import BLOCK
+from structmax.structures.monotone_alignment.kernel_numba.magnitude import LARGEST, NOTHING
 from structmax.structures.monotone_alignment.kernel_numba.step import (
     CONTINUED,
     DIAGONAL,
@@ -32,7 +34,6 @@ from structmax.structures.monotone_alignment.kernel_numba.step import (
     tangent_moves,
 )
 from structmax.structures.monotone_alignment.kernel_numba.strip import STATE, read, strip_at
-from structmax.structures.monotone_alignment.kernel_numba.vector import LARGEST, NOTHING, stay_apart
 
 FOUND, NOTHING_TO_DO, BROKEN, WIDE = range(4)
 # The largest sums of scores, up to sign, that float32 can do: those with exact exponents, and those that are finite.

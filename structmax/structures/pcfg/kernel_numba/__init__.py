@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.kernel_numba import compiled, kernel, over_rows
+from structmax.numerics.kernel_numba.llvm import LANES
 from structmax.structures.pcfg.kernel_numba import linear
 from structmax.structures.pcfg.kernel_numba import log as log_space
 from structmax.structures.pcfg.kernel_numba.chart import Sizes, lay_out, sound, transpose, usable
-from structmax.structures.pcfg.kernel_numba.matrix import LANES
 from structmax.structures.pcfg.kernel_numba.walks import fill_best, follow_best
 
 read_grammar, inside_linear, value_of, outside_linear = (

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
-from structmax.structures.pcfg.kernel_numba.matrix import LANES
+from structmax.numerics.kernel_numba.llvm import LANES
 
 
 class Sizes(NamedTuple):

@@ -12,8 +12,8 @@ import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
 from structmax.numerics.kernel_numba.exp import exp
+from structmax.numerics.kernel_numba.tiles import add_product
 from structmax.structures.pcfg.kernel_numba.chart import lay_out, place_of_pair, transpose
-from structmax.structures.pcfg.kernel_numba.matrix import add_product
 
 SMALL, TINY = 1e-50, 1e-100
 LOG_SMALL, LOG_TINY = np.log(SMALL), np.log(TINY)

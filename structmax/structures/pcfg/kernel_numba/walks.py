@@ -3,7 +3,7 @@
 import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
-from structmax.structures.pcfg.kernel_numba.matrix import raise_to_sum
+from structmax.numerics.kernel_numba.tiles import raise_to_sum
 
 
 @compiled()

@@ -14,6 +14,7 @@ import math
 import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba.exp import positive_exp
 from structmax.numerics.kernel_numba.labels import best_label, log_sum
 from structmax.structures.projective_tree.kernel_numba.semiring import (
     LINEAR,
@@ -21,7 +22,6 @@ from structmax.structures.projective_tree.kernel_numba.semiring import (
     PAD,
     dot,
     dot_below,
-    exp,
     times,
 )
 
@@ -101,7 +101,7 @@ def _balance(n, law, weight, scale):
     for h in range(n + 1):
         share = law[law.size // 2 - h :]
         for m in range(n + 1):
-            weight[h, m] = exp(weight[h, m])
+            weight[h, m] = positive_exp(weight[h, m])
             near[m] += weight[h, m] * share[m]
             all_heads[m] += weight[h, m]
     moved = bound = 0.0

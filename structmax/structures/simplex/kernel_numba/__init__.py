@@ -8,8 +8,8 @@ from torch import Tensor
 
 from structmax.contract import returns
 from structmax.numerics.kernel_numba import compiled, kernel, over_rows
+from structmax.numerics.kernel_numba.llvm import BLOCK
 from structmax.numerics.kernel_numba.math import exp
-from structmax.numerics.kernel_numba.vector import BLOCK
 from structmax.structures.simplex.kernel_numba.lanes import (
     lane_powers,
     lane_scratch,

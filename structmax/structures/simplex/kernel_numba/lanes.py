@@ -8,9 +8,9 @@ import math
 import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba.llvm import BLOCK
 from structmax.numerics.kernel_numba.math import exp, log, log1p
 from structmax.numerics.kernel_numba.vector import (
-    BLOCK,
     block_copy,
     block_transpose,
     lane_moments,

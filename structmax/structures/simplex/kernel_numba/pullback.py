@@ -5,8 +5,9 @@ import math
 import numpy as np
 
 from structmax.numerics.kernel_numba import compiled, kernel
+from structmax.numerics.kernel_numba.llvm import BLOCK
 from structmax.numerics.kernel_numba.math import exp, log
-from structmax.numerics.kernel_numba.vector import BLOCK, block_copy, block_some
+from structmax.numerics.kernel_numba.vector import block_copy, block_some
 from structmax.structures.simplex.kernel_numba.thresholds import CHUNK, copy, is_nan
 
 # Rows up to this length stay in the first-level cache while they are read twice.

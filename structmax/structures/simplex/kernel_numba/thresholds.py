@@ -10,9 +10,9 @@ import math
 import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba.llvm import BLOCK
 from structmax.numerics.kernel_numba.math import exp, log1p
 from structmax.numerics.kernel_numba.vector import (
-    BLOCK,
     block_above,
     block_peak,
     block_shift,

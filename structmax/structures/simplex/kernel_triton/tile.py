@@ -186,3 +186,13 @@ def slopes(p, e, KIND: tl.constexpr):
         largest: tl.constexpr = 1.7e308 if p.dtype == tl.float64 else 3.4e38
         raised = tl.exp2((1 - e).to(p.dtype) * tl.log2(tl.where(p <= 0, 1.0, p)))
         return tl.where(p <= 0, 0.0, tl.where(raised > largest, largest, raised))
+
+
+@triton.jit
+def load_e(p_alpha, e, o_row, m_row, PER_ROW: tl.constexpr):
+    """α − 1 of each row in float64; softmax is met within rounding by a value next to 0."""
+    if PER_ROW:
+        alpha = tl.load(p_alpha + o_row, mask=m_row, other=1.5).to(tl.float64)
+        return tl.where(alpha == 1, 1e-18, alpha - 1)
+    else:
+        return tl.full(o_row.shape, e, tl.float64)

@@ -11,6 +11,7 @@ import numpy as np
 
 from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.numerics.kernel_numba.exp import exp
+from structmax.numerics.kernel_numba.llvm import LANES
 from structmax.structures.spanning_tree.kernel_numba import log
 from structmax.structures.spanning_tree.kernel_numba.labels import (
     read,
@@ -20,7 +21,6 @@ from structmax.structures.spanning_tree.kernel_numba.labels import (
     write_along,
 )
 from structmax.structures.spanning_tree.kernel_numba.linear import eliminate, eliminate_along, pull, pull_along
-from structmax.structures.spanning_tree.kernel_numba.matrix import LANES
 
 # With columns that sum to 1, a log Z above this is exact in linear numbers; the reason is in ../README.md.
 SMALLEST_LOG = -500.0

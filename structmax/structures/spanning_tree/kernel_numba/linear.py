@@ -15,7 +15,7 @@ import math
 import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
-from structmax.structures.spanning_tree.kernel_numba.matrix import combine, products
+from structmax.numerics.kernel_numba.matrix import add_columns, add_dots
 
 # A word whose heads among the words weigh less has none; the reason is in ../README.md.
 LONELY = 1e-290
@@ -49,13 +49,13 @@ def eliminate(n, single_root, weight, plan, pivot, scratch):
     for k in range(n, 0, -1):
         _column_below(plan, k, n, below)
         column[:] = 0.0
-        products(plan, first, k, below, k + 1, n + 1, column)
+        add_dots(plan, first, k, below, k + 1, n + 1, column)
         total = 0.0
         for h in range(first, k):
             column[h] += weight[h, k]
             total += column[h]
         row[:] = 0.0
-        combine(plan, k + 1, n + 1, plan[k], k, row)
+        add_columns(plan, k + 1, n + 1, plan[k], k, row)
         for m in range(1, k):
             plan[k, m] = weight[k, m] + row[m]
         if single_root and total < LONELY:
@@ -87,11 +87,11 @@ def pull(n, single_root, plan, pivot, slope, scratch):
     for k in range(1, n + 1):
         _start_of_row(plan, k, row)
         through[:] = 0.0
-        products(slope, first, k, row, 0, k, through)
+        add_dots(slope, first, k, row, 0, k, through)
         for h in range(first, k):
             shares[h] = plan[h, k]
         out[:] = 0.0
-        combine(slope, first, k, shares, k, out)
+        add_columns(slope, first, k, shares, k, out)
         # How likely k has a head among what is left, less how many paths go through k
         likely = 1.0
         total = pivot[k] + plan[0, k] if single_root else pivot[k]
@@ -126,16 +126,16 @@ def eliminate_along(n, single_root, weight, d_weight, plan, pivot, d_plan, d_piv
     for k in range(n, 0, -1):
         d_column[:] = 0.0
         _column_below(plan, k, n, below)
-        products(d_plan, first, k, below, k + 1, n + 1, d_column)
+        add_dots(d_plan, first, k, below, k + 1, n + 1, d_column)
         _column_below(d_plan, k, n, below)
-        products(plan, first, k, below, k + 1, n + 1, d_column)
+        add_dots(plan, first, k, below, k + 1, n + 1, d_column)
         d_total = 0.0
         for h in range(first, k):
             d_column[h] += d_weight[h, k]
             d_total += d_column[h]
         d_row[:] = 0.0
-        combine(plan, k + 1, n + 1, d_plan[k], k, d_row)
-        combine(d_plan, k + 1, n + 1, plan[k], k, d_row)
+        add_columns(plan, k + 1, n + 1, d_plan[k], k, d_row)
+        add_columns(d_plan, k + 1, n + 1, plan[k], k, d_row)
         for m in range(1, k):
             d_plan[k, m] = d_weight[k, m] + d_row[m]
         d_pivot[k] = d_total if pivot[k] > 0 else 0.0
@@ -161,15 +161,15 @@ def pull_along(n, single_root, plan, pivot, d_plan, d_pivot, bound, slope, d_slo
         _start_of_row(plan, k, row)
         _start_of_row(d_plan, k, d_row)
         through[:] = d_through[:] = 0.0
-        products(slope, first, k, row, 0, k, through)
-        products(slope, first, k, d_row, 0, k, d_through)
-        products(d_slope, first, k, row, 0, k, d_through)
+        add_dots(slope, first, k, row, 0, k, through)
+        add_dots(slope, first, k, d_row, 0, k, d_through)
+        add_dots(d_slope, first, k, row, 0, k, d_through)
         for h in range(first, k):
             shares[h], d_shares[h] = plan[h, k], d_plan[h, k]
         out[:] = d_out[:] = 0.0
-        combine(slope, first, k, shares, k, out)
-        combine(slope, first, k, d_shares, k, d_out)
-        combine(d_slope, first, k, shares, k, d_out)
+        add_columns(slope, first, k, shares, k, out)
+        add_columns(slope, first, k, d_shares, k, d_out)
+        add_columns(d_slope, first, k, shares, k, d_out)
         likely, d_likely = 1.0, 0.0
         total = pivot[k] + plan[0, k] if single_root else pivot[k]
         ceiling /= total

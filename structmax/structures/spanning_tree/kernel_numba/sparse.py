@@ -11,16 +11,8 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.kernel_numba import compiled, kernel
-from structmax.numerics.kernel_numba.active_set import (
-    OPEN,
-    begin,
-    copy,
-    new_support,
-    offer,
-    solve_rows,
-    write,
-    write_none,
-)
+from structmax.numerics.kernel_numba.active_set import OPEN, begin, copy, new_support, offer
+from structmax.numerics.kernel_numba.active_set_batch import solve_rows, write, write_none
 from structmax.structures.spanning_tree.kernel_numba.edmonds import best_heads, new_search
 
 

@@ -1,107 +1,45 @@
-"""Operations on one row of a chain's chart, as LLVM vectors: short rows leave LLVM's own vectoriser no room.
+"""Operations on one row of numbers, and on rows side by side: short rows leave LLVM's own vectoriser no room.
 
-A *row* is a contiguous vector padded to whole blocks, `whole(C)` long. What the padding holds is finite and never
-counts, unless a function says so.
+A *row* is padded to whole blocks, `whole(size)` long. What the padding holds is finite and never counts, unless a
+function says so.
 """
-
-from functools import partial
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from structmax.numerics.kernel_numba import compiled
-from structmax.numerics.kernel_numba.vector import BLOCK
-
-INT = ir.IntType(64)
-LANE = ir.IntType(32)
-
-# --- what the generators of code share: a `kind` is a number or a vector of BLOCK numbers ----------------------------
-
-
-def constant(value):
-    return ir.Constant(INT, value)
-
-
-def _array(context, builder, array_type, array):
-    return context.make_array(array_type)(context, builder, array)
-
-
-def data_of(context, builder, array_type, array):
-    return _array(context, builder, array_type, array).data
-
-
-def size_of(context, builder, array_type, array):
-    return _array(context, builder, array_type, array).nitems
-
-
-def _block(builder, data, place, kind):
-    return builder.bitcast(builder.gep(data, [place], inbounds=True), kind.as_pointer())
-
-
-def load(builder, data, place, kind):
-    return builder.load(_block(builder, data, place, kind), align=4)
-
-
-def store(builder, values, data, place):
-    builder.store(values, _block(builder, data, place, values.type), align=4)
-
-
-def splat(builder, vector, scalar):
-    lone = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(LANE, 0))
-    return builder.shuffle_vector(lone, lone, ir.Constant(ir.VectorType(LANE, BLOCK), [0] * BLOCK))
-
-
-def fill(kind, value):
-    return ir.Constant(kind, [value] * BLOCK if isinstance(kind, ir.VectorType) else value)
-
-
-def fold_lanes(builder, values, combine):
-    """One number from the lanes of a vector."""
-    width = BLOCK
-    while width > 1:
-        width //= 2
-        halves = [
-            builder.shuffle_vector(values, values, ir.Constant(ir.VectorType(LANE, width), list(lanes)))
-            for lanes in (range(width), range(width, 2 * width))
-        ]
-        values = combine(*halves)
-    return builder.extract_element(values, ir.Constant(LANE, 0))
-
-
-def _choose(builder, sign, a, b):
-    return builder.select(builder.fcmp_ordered(sign, a, b), a, b)
-
-
-def larger(builder, a, b):
-    return _choose(builder, ">", a, b)
-
-
-def over(builder, count, start, kind, initial, body):
-    """Fold `body(accumulators, index)` over start … count − 1; the accumulators become registers."""
-    slots = [cgutils.alloca_once(builder, kind) for _ in initial]
-    for slot, value in zip(slots, initial, strict=True):
-        builder.store(value, slot)
-    with cgutils.for_range(builder, count, start=start) as loop:
-        for slot, value in zip(slots, body([builder.load(slot) for slot in slots], loop.index), strict=True):
-            builder.store(value, slot)
-    return [builder.load(slot) for slot in slots]
+from structmax.numerics.kernel_numba.llvm import (
+    BLOCK,
+    blocks_in,
+    choose_lane,
+    constant,
+    data_of,
+    fill,
+    fold,
+    larger,
+    load,
+    size_of,
+    smaller,
+    splat,
+    store,
+    sum_lanes,
+    vector_of,
+)
 
 
 def _cover_blocks(builder, size):
     """How many blocks cover 0 … size − 1, and where block i starts; the last may overlap the one before."""
-    blocks = builder.sdiv(builder.add(size, constant(BLOCK - 1)), constant(BLOCK))
     last = builder.sub(size, constant(BLOCK))
 
     def place_of(index):
         place = builder.mul(index, constant(BLOCK))
         return builder.select(builder.icmp_signed("<", place, last), place, last)
 
-    return blocks, place_of
+    return blocks_in(builder, size), place_of
 
 
-def cover(builder, size, number, body):
+def _cover(builder, size, number, body):
     """`body(place, kind)` for all of 0 … size − 1: block by block, or one by one where they are few."""
     with builder.if_else(builder.icmp_signed("<", size, constant(BLOCK))) as (few, many):
         with few, cgutils.for_range(builder, size) as loop:
@@ -110,19 +48,6 @@ def cover(builder, size, number, body):
             blocks, place_of = _cover_blocks(builder, size)
             with cgutils.for_range(builder, blocks) as loop:
                 body(place_of(loop.index), ir.VectorType(number, BLOCK))
-
-
-def spread(builder, kind, scalar):
-    return splat(builder, kind, scalar) if isinstance(kind, ir.VectorType) else scalar
-
-
-# --- rows -----------------------------------------------------------------------------------------------------------
-
-
-@compiled()
-def whole(size):
-    """`size` rounded up to whole blocks."""
-    return (size + BLOCK - 1) // BLOCK * BLOCK
 
 
 @intrinsic
@@ -135,10 +60,10 @@ def scale_row(typingctx, row, scale, out):
         p_row, p_out = data_of(context, builder, row_type, row), data_of(context, builder, out_type, out)
 
         def body(place, kind):
-            values = builder.fmul(load(builder, p_row, place, kind), spread(builder, kind, scale))
+            values = builder.fmul(load(builder, p_row, place, kind), splat(builder, kind, scale))
             store(builder, values, p_out, place)
 
-        cover(builder, size_of(context, builder, out_type, out), context.get_data_type(out_type.dtype), body)
+        _cover(builder, size_of(context, builder, out_type, out), context.get_data_type(out_type.dtype), body)
         return context.get_dummy_value()
 
     return types.void(row, row.dtype, out), codegen
@@ -154,9 +79,9 @@ def shift_row(typingctx, row, shift, out):
         p_row, p_out = data_of(context, builder, row_type, row), data_of(context, builder, out_type, out)
 
         def body(place, kind):
-            store(builder, builder.fsub(load(builder, p_row, place, kind), spread(builder, kind, shift)), p_out, place)
+            store(builder, builder.fsub(load(builder, p_row, place, kind), splat(builder, kind, shift)), p_out, place)
 
-        cover(builder, size_of(context, builder, row_type, row), context.get_data_type(row_type.dtype), body)
+        _cover(builder, size_of(context, builder, row_type, row), context.get_data_type(row_type.dtype), body)
         return context.get_dummy_value()
 
     return types.void(row, row.dtype, out), codegen
@@ -171,16 +96,15 @@ def climb(typingctx, reach, row, shift, out):
         number = context.get_data_type(signature.args[1].dtype)
         peak = cgutils.alloca_once(builder, number)
         builder.store(ir.Constant(number, float("-inf")), peak)
-        best_of = partial(larger, builder)
 
         def body(place, kind):
-            gain = builder.fsub(load(builder, p_row, place, kind), spread(builder, kind, args[2]))
+            gain = builder.fsub(load(builder, p_row, place, kind), splat(builder, kind, args[2]))
             values = builder.fadd(load(builder, p_reach, place, kind), gain)
             store(builder, values, p_out, place)
-            best = values if kind is number else fold_lanes(builder, values, best_of)
-            builder.store(best_of(best, builder.load(peak)), peak)
+            best = values if kind is number else choose_lane(builder, values, larger)
+            builder.store(larger(builder, best, builder.load(peak)), peak)
 
-        cover(builder, size_of(context, builder, signature.args[1], args[1]), number, body)
+        _cover(builder, size_of(context, builder, signature.args[1], args[1]), number, body)
         return builder.load(peak)
 
     return row.dtype(reach, row, row.dtype, out), codegen
@@ -198,7 +122,7 @@ def arrive(typingctx, reach, factor, scale, alpha, lowest):
         p_reach, p_factor, p_alpha, p_lowest = (
             data_of(context, builder, signature.args[i], args[i]) for i in (0, 1, 3, 4)
         )
-        vector = ir.VectorType(context.get_data_type(signature.args[0].dtype), BLOCK)
+        vector = vector_of(context, signature.args[0])
         blocks = builder.sdiv(size_of(context, builder, signature.args[0], reach), constant(BLOCK))
         scales, zeros = splat(builder, vector, scale), fill(vector, 0.0)
 
@@ -214,9 +138,9 @@ def arrive(typingctx, reach, factor, scale, alpha, lowest):
             return [builder.fadd(total, here), builder.select(lower, here, low)]
 
         low = load(builder, p_lowest, constant(0), vector)
-        total, low = over(builder, blocks, constant(0), vector, [zeros, low], step)
+        total, low = fold(builder, constant(0), blocks, [zeros, low], step)
         store(builder, low, p_lowest, constant(0))
-        return fold_lanes(builder, total, builder.fadd)
+        return sum_lanes(builder, total)
 
     return reach.dtype(reach, factor, reach.dtype, alpha, lowest), codegen
 
@@ -229,7 +153,7 @@ def meet(typingctx, beta, alpha, factor, mass):
         p_beta, p_alpha, p_factor, p_mass = (
             data_of(context, builder, array_type, array) for array_type, array in zip(signature.args, args, strict=True)
         )
-        vector = ir.VectorType(context.get_data_type(signature.args[0].dtype), BLOCK)
+        vector = vector_of(context, signature.args[0])
         blocks = builder.sdiv(size_of(context, builder, signature.args[0], args[0]), constant(BLOCK))
 
         def step(sums, index):
@@ -241,8 +165,8 @@ def meet(typingctx, beta, alpha, factor, mass):
             store(builder, gate, p_factor, place)
             return [builder.fadd(sums[0], both)]
 
-        (total,) = over(builder, blocks, constant(0), vector, [fill(vector, 0.0)], step)
-        return fold_lanes(builder, total, builder.fadd)
+        (total,) = fold(builder, constant(0), blocks, [fill(vector, 0.0)], step)
+        return sum_lanes(builder, total)
 
     return beta.dtype(beta, alpha, factor, mass), codegen
 
@@ -276,11 +200,8 @@ def extremes(typingctx, row):
 
         def search(kind, count, place_of):
             initial = [fill(kind, value) for value in (-infinity, infinity, infinity, 0.0)]
-            return over(
-                builder, count, constant(0), kind, initial, lambda sums, index: look(kind, sums, place_of(index))
-            )
+            return fold(builder, constant(0), count, initial, lambda sums, index: look(kind, sums, place_of(index)))
 
-        highest, lowest_of = (partial(_choose, builder, sign) for sign in "><")
         with builder.if_else(builder.icmp_signed("<", size, constant(BLOCK))) as (few, many):
             with few:
                 for slot, value in zip(found, search(number, size, lambda index: index), strict=True):
@@ -288,8 +209,8 @@ def extremes(typingctx, row):
             with many:
                 blocks, place_of = _cover_blocks(builder, size)
                 values = search(ir.VectorType(number, BLOCK), blocks, place_of)
-                for slot, lanes, choose in zip(found, values, (highest, lowest_of, lowest_of, highest), strict=True):
-                    builder.store(fold_lanes(builder, lanes, choose), slot)
+                for slot, lanes, choose in zip(found, values, (larger, smaller, smaller, larger), strict=True):
+                    builder.store(choose_lane(builder, lanes, choose), slot)
         peak, floor, lowest, strange = (builder.load(slot) for slot in found)
         broken = builder.fcmp_ordered(">", strange, ir.Constant(number, 0.0))
         peak = builder.select(broken, ir.Constant(number, float("nan")), peak)
