@@ -19,7 +19,7 @@ from structmax import check
 from structmax.contract import RETURNS, AbstractStructure, by_autograd
 from structmax.loading import loading
 from structmax.numerics import active_set
-from structmax.numerics.hyperedges import by_recursion
+from structmax.recursion.edges import by_recursion
 
 log = logging.getLogger("structmax")
 
@@ -28,8 +28,8 @@ BACKENDS = {"triton": "kernel_triton", "numba": "kernel_numba", "reference": "re
 DEVICES = {"triton": "cuda", "numba": "cpu"}
 # What answers for any hypergraph.
 ENGINES = {
-    "numba": ("structmax.numerics.kernel_numba_hypergraph",),
-    "reference": ("structmax.numerics.hypergraph", "structmax.numerics.hypergraph_walks"),
+    "numba": ("structmax.recursion.kernel_numba",),
+    "reference": ("structmax.recursion.reference", "structmax.recursion.reference_walks"),
 }
 # What answers for the support of any sparse map.
 SUPPORT = "structmax.structures.sparse_support"

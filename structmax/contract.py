@@ -1,9 +1,9 @@
 """What a structure is, and what the functions in its room promise.
 
-A *room* is the home of one structure: `reference.py` (torch, slow, right) and any of `kernel_numba.py` and
-`kernel_triton.py` beside it. Functions are named after the question they answer and have the same signature in each
-file. They see clean tensors: contiguous, detached, float32 or float64, the batch flattened to one leading dimension B.
-Fields of the structure arrive as keywords.
+A *room* is the home of one structure: `reference.py` (torch, slow, right) and any of `kernel_numba` and
+`kernel_triton`, a file or a folder, beside it. Functions are named after the question they answer and have the same
+signature in each. They see clean tensors: contiguous, detached, float32 or float64, the batch flattened to one leading
+dimension B. Fields of the structure arrive as keywords.
 
 | function | arguments after the scores | returns |
 |---|---|---|
@@ -27,7 +27,7 @@ answered from it, compiled (`by_recursion`); a kernel of the same name is for sp
 differentiable torch, supplies `marginals` and `marginals_jvp` (`by_autograd`). A reference may offer
 `examples(scores)`, calls (name, tensors, fields) of all its functions: what `warm_up` compiles. `sparsemap` needs
 nothing but `argmax`; a kernel of that name has the loop inside. A combinatorial algorithm that has no sensible form on
-a GPU is named in `ON_HOST` of kernel_numba.py.
+a GPU is named in `ON_HOST` of `kernel_numba`.
 """
 
 import copy

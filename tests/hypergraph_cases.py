@@ -6,7 +6,7 @@ import math
 import numpy as np
 import torch
 
-from structmax.numerics.hyperedges import Hyperedges
+from structmax.recursion.edges import Hyperedges
 
 
 class Case:

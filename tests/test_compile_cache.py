@@ -149,11 +149,11 @@ def double(start, stop, numbers):
 def tiny(tmp_path, monkeypatch):
     """Calls a small kernel as a new process would; returns whether it was found on disk."""
     monkeypatch.setattr("numba.config.CACHE_DIR", "")
-    (tmp_path / "kernel_numba_tiny.py").write_text(SOURCE)
+    (tmp_path / "tiny.py").write_text(SOURCE)
 
     def call():
         monkeypatch.setattr(kernel_numba, "_warnings", [])
-        specification = importlib.util.spec_from_file_location("kernel_numba_tiny", tmp_path / "kernel_numba_tiny.py")
+        specification = importlib.util.spec_from_file_location("tiny", tmp_path / "tiny.py")
         module = importlib.util.module_from_spec(specification)
         specification.loader.exec_module(module)
         numbers = torch.arange(3.0)
@@ -260,7 +260,7 @@ def test_what_an_older_source_or_another_version_left_behind(tiny, tmp_path, mon
     monkeypatch.setattr("numba.config.CACHE_DIR", "")
     assert tiny()
     kernel_numba._digest.cache_clear()
-    (tmp_path / "kernel_numba_beside.py").write_text("# it may be called")
+    (tmp_path / "beside.py").write_text("# it may be called")
     assert not tiny()
     assert len(kept(tmp_path)) == 1
 

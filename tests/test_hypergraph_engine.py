@@ -9,9 +9,9 @@ import torch
 from hypergraph_cases import Case
 from scipy import stats
 
-from structmax.numerics import hypergraph, hypergraph_walks
-from structmax.numerics import kernel_numba_hypergraph as engine
-from structmax.numerics.hyperedges import Hyperedges
+from structmax.recursion import kernel_numba as engine
+from structmax.recursion import reference, reference_walks
+from structmax.recursion.edges import Hyperedges
 
 # between them: one to three tails, 1 to 120 members, members that use a part six times, instances without a member
 SEEDS = (0, 1, 2, 4, 6, 9, 16, 18, 22, 27, 31, 33)
@@ -317,7 +317,7 @@ def test_broken_scores_stay_in_their_instance(name, broken):
 @pytest.mark.parametrize("seed", [4, 10, 14, 20])
 def test_agrees_with_torch(name, seed):
     case = Case(seed)
-    twin = hypergraph_walks if "sample" in name else hypergraph
+    twin = reference_walks if "sample" in name else reference
     for found, wanted in zip(ask(name, case.x, case.graph), ask(name, case.x, case.graph, twin), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
 
@@ -341,6 +341,6 @@ def test_log_probabilities_beyond_the_dtype():
     tails, parts = torch.tensor([[-1], [-1], [0], [0]]), torch.tensor([[0], [1], [2], [3]])
     edges = Hyperedges.of(torch.tensor([0, 0, 1, 1]), tails, parts, 2)
     x, noise = torch.tensor([[-3e38, 0.0, -3e38, 0.0]]), torch.zeros(1, 4, 2)
-    for module in (hypergraph_walks, engine):
+    for module in (reference_walks, engine):
         logs = module.sample_without_replacement(x, goal=torch.tensor([1]), noise=noise, **edges._asdict())[1]
         torch.testing.assert_close(logs, torch.tensor([[0.0, -3e38, -3e38, -math.inf]]))

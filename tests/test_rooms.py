@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import structmax
-from structmax.numerics.hyperedges import Hyperedges, Recursion
+from structmax.recursion.edges import Hyperedges, Recursion
 
 
 def coin(weight):

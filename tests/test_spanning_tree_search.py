@@ -195,7 +195,7 @@ def test_words_on_which_no_other_can_hang_are_roots():
 
 
 def test_walks_of_both_backends_have_the_same_patience():
-    kernel = pytest.importorskip("structmax.structures.spanning_tree.kernel_numba_walk")
+    kernel = pytest.importorskip("structmax.structures.spanning_tree.kernel_numba.walks")
     assert kernel.PATIENCE == reference_walk.PATIENCE
 
 

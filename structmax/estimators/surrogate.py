@@ -148,4 +148,6 @@ def chosen(problem: Problem, estimator: AbstractSurrogate, generator: torch.Gene
 
 
 # What asks little, for a refusal to name.
-SIMPLE: dict[str, tuple[str, ...]] = {"StraightThrough(Identity()), Spigot() or ImplicitMLE(), which ask `argmax` alone": ("argmax",)}
+SIMPLE: dict[str, tuple[str, ...]] = {
+    "StraightThrough(Identity()), Spigot() or ImplicitMLE(), which ask `argmax` alone": ("argmax",)
+}

@@ -16,9 +16,9 @@ class TableSupports:
     """
 
     def __init__(self, layout: Layout, rows: int) -> None:
-        from structmax.factor_graph import kernel_numba_table
+        from structmax.factor_graph.kernel_numba import table
 
-        self.kernel, self.layout = kernel_numba_table, tuple(layout.tables)
+        self.kernel, self.layout = table, tuple(layout.tables)
         self.start = layout.arrays.start
         tables = layout.tables
         T = len(tables.number)

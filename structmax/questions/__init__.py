@@ -1,1 +1,1 @@
-"""Questions: one file each, with its public function and its gradient rule."""
+"""Questions to a structure: one public function in a file, or a few that belong together."""

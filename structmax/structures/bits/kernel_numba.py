@@ -7,10 +7,10 @@ from numba.extending import overload
 from torch import Tensor
 
 from structmax.numerics.kernel_numba import compiled, kernel, over_rows
-from structmax.numerics.kernel_numba_exp import exp as exp_float64
-from structmax.numerics.kernel_numba_heap import pop, push
-from structmax.numerics.kernel_numba_math import exp as exp_float32
-from structmax.numerics.kernel_numba_select import keep_best
+from structmax.numerics.kernel_numba.exp import exp as exp_float64
+from structmax.numerics.kernel_numba.heap import pop, push
+from structmax.numerics.kernel_numba.math import exp as exp_float32
+from structmax.numerics.kernel_numba.select import keep_best
 
 # One pass over the items, or without arithmetic to speak of: torch is as fast.
 from structmax.structures.bits.reference import (  # noqa: F401

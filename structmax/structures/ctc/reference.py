@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from structmax.numerics.hyperedges import Hyperedges, Recursion
+from structmax.recursion.edges import Hyperedges, Recursion
 
 # The empty string, and what cannot be derived: labels without a frame.
 EMPTY, NOTHING = 0, 1

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from structmax import check
 from structmax.contract import AbstractStructure, Scores, outside_transforms
-from structmax.numerics.hyperedges import Hyperedges, listed, listed_examples, most_decisions
+from structmax.recursion.edges import Hyperedges, listed, listed_examples, most_decisions
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from structmax.numerics.hyperedges import Hyperedges, Recursion
+from structmax.recursion.edges import Hyperedges, Recursion
 
 
 def recursion(unary: Tensor, pairwise: Tensor, lengths: Tensor) -> Recursion:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from structmax.numerics.hyperedges import Hyperedges, Recursion
+from structmax.recursion.edges import Hyperedges, Recursion
 
 # Down and right, in the order in which edges are listed.
 MOVES = ((1, 1), (1, 0), (0, 1))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structmax.numerics.hyperedges import Hyperedges, Recursion
+from structmax.recursion.edges import Hyperedges, Recursion
 
 # The one node every empty tree shares.
 EMPTY = 0

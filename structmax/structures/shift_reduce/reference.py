@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from structmax.numerics.hyperedges import Hyperedges, Recursion
+from structmax.recursion.edges import Hyperedges, Recursion
 
 
 def recursion(scores: Tensor, lengths: Tensor) -> Recursion:

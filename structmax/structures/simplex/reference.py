@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from structmax.contract import returns
-from structmax.numerics.hyperedges import Hyperedges, Recursion
+from structmax.recursion.edges import Hyperedges, Recursion
 
 BISECTIONS = 200
 # Stands in for −inf where a sorted row is summed; far below any support, which ends 1/(α−1) under the maximum.

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structmax.numerics.hyperedges import Hyperedges, Recursion
+from structmax.recursion.edges import Hyperedges, Recursion
 
 
 def recursion(scores: Tensor, *, rows: Tensor, columns: Tensor, partial: bool) -> Recursion:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.kernel_numba import compiled, kernel, over_rows
-from structmax.numerics.kernel_numba_triangular import dot, solve, solve_transposed
+from structmax.numerics.kernel_numba.triangular import dot, solve, solve_transposed
 
 
 @compiled()

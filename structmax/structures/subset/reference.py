@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from structmax.numerics import hypergraph
-from structmax.numerics.hyperedges import Hyperedges, Recursion
+from structmax.recursion import reference as engine
+from structmax.recursion.edges import Hyperedges, Recursion
 
 
 def recursion(x: Tensor, lengths: Tensor, size: int, exact: bool) -> Recursion:
@@ -91,7 +91,7 @@ def topk(x: Tensor, k: int, lengths: Tensor, size: int, exact: bool) -> tuple[Te
     few = slice(0, max(1, min(size + k - 1, x.shape[1])))
     scores, index = best.values[:, few], best.indices[:, few]
     edges, goal = recursion(scores, lengths.clamp_max(scores.shape[1]), size, exact)
-    values, parts = hypergraph.topk(scores, k=k, goal=goal, **edges._asdict())
+    values, parts = engine.topk(scores, k=k, goal=goal, **edges._asdict())
     out = x.new_zeros(len(x), k, x.shape[1])
     return values, out.scatter_(-1, index.unsqueeze(1).expand_as(parts), parts)
 

@@ -1,0 +1,1 @@
+"""What is built of structures and mappings: soft time warping, sorting, entropic matchings."""

@@ -1,0 +1,1 @@
+"""Every dynamic program, as an ordered hypergraph: its edges, and the answers to every question about them."""

@@ -1,0 +1,178 @@
+"""The simplex in Triton: probabilities, losses and their gradients on CUDA. Derivations: ../README.md.
+
+Short rows are solved in registers, many to a program. A long row is streamed once, and each lane of its program keeps
+its `KEPT` largest scores. Those are solved as if they were the row: where the smallest kept score of every lane has
+probability 0, so has everything dropped, and the solution is the row's own; otherwise Newton's method goes on from it
+over the whole row. The tile's mathematics is in tile.py.
+
+`alpha` is a number or a (B,) tensor; which of its rows are above 2 is known on the device alone. Those are solved by
+bisection, with the whole row in one program however long it is.
+"""
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from structmax.structures.simplex.kernel_triton.backward import gradient, pull_rows, pull_streamed
+from structmax.structures.simplex.kernel_triton.forward import solve_rows, solve_streamed
+
+# Longest row that is kept in registers where it could as well be streamed.
+SHORT = 4096
+# Longest row that fits one program at all, however slowly.
+LONGEST = 131072
+
+
+def refuses(name: str, tensors: list[Tensor], constants: dict[str, float]) -> str | None:
+    """Why these kernels cannot answer, or None."""
+    # An alpha per row is a tensor, and no constant.
+    steep_possible = name.startswith("entmax") and constants.get("alpha", float("inf")) > 2
+    if steep_possible and tensors[0].shape[-1] > LONGEST:
+        return f"`alpha` above 2, or one per row, needs a row in one program, which ends at {LONGEST} scores"
+    return None
+
+
+_compiled: dict[Hashable, Any] = {}
+
+
+def _launch(
+    kernel: Any, programs: int, num_warps: int, tensors: tuple[Tensor | None, ...], n: int, numbers: tuple[float, ...],
+    constants: tuple[Any, ...],
+) -> None:  # fmt: skip
+    """kernel[(programs,)](*tensors, n, *numbers, *constants), with the compiled kernel found by one look-up.
+
+    Triton's own search takes longer than a small batch does on the GPU. The key has all that a compiled kernel depends
+    on: device, dtypes, alignments, what Triton specialises of n, and the constants.
+    """
+    layout = tuple(t if t is None else (t.dtype, t.data_ptr() % 16 == 0) for t in tensors)
+    key = (kernel.__name__, num_warps, tensors[0].get_device(), layout, n % 16 == 0, n == 1, constants)
+    arguments = (*tensors, n, *numbers, *constants)
+    compiled = _compiled.get(key)
+    if compiled is not None:
+        compiled[(programs, 1, 1)](*arguments)
+        return
+    compiled = kernel[(programs,)](*arguments, num_warps=num_warps)
+    # The interpreter compiles nothing.
+    if compiled is not None:
+        _compiled[key] = compiled
+
+
+def _family(alpha: float | Tensor) -> tuple[float, str, bool, bool]:
+    """α − 1, the kind of kernel, whether an α above 2 is possible, and whether there is one α per row."""
+    if isinstance(alpha, Tensor):
+        return 0.0, "general", True, True
+    kind = {1.0: "softmax", 1.5: "entmax15", 2.0: "sparsemax"}.get(alpha, "general")
+    return alpha - 1.0, kind, alpha > 2, False
+
+
+def _tile(n: int, per_warp: int) -> tuple[int, int, int]:
+    """ROWS, BLOCK and warps: short rows share a warp, long ones take several."""
+    block = 1 << (n - 1).bit_length()
+    return max(1, per_warp // block), block, min(32, max(1, block // per_warp))
+
+
+def _solve(x: Tensor, alpha: float | Tensor, target: Tensor | None, out: Tensor, state: Tensor | None) -> None:
+    """Probabilities into `out`; or, given `state`, values into `out` and states into `state`."""
+    B, n = x.shape
+    if out.numel() == 0:
+        return
+    e, kind, steep_possible, per_row = _family(alpha)
+    double = x.dtype == torch.float64
+    # The last step is still taken, and Newton squares its error.
+    tolerance = 2.0**-40 if double else 2.0**-20
+    output = (state is not None, target is not None, double, tolerance)
+    if n <= SHORT or steep_possible:
+        rows, block, warps = _tile(n, 512 if n <= 2048 else 1024)
+        halvings = 100 if double else 60
+        _launch(
+            solve_rows, -(-B // rows), warps, (x, alpha if per_row else None, target, out, state), n, (B, e),
+            (kind, steep_possible, per_row, *output, halvings, rows, block),
+        )  # fmt: skip
+    else:
+        lanes = 1024 if n > 16384 else 512
+        _launch(solve_streamed, B, 4, (x, target, out, state), n, (e,), (kind, *output, lanes, 4))
+
+
+def entmax(x: Tensor, alpha: float | Tensor) -> Tensor:
+    """p = argmax over the simplex of ⟨p, x⟩ − Ω_α(p): (B, n)."""
+    p = torch.empty_like(x)
+    _solve(x, alpha, None, p, None)
+    return p
+
+
+def entmax_pullback(p: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
+    """J v with J = diag(s) − s sᵀ / Σs and s = p^(2−α) on the support: (B, n). Off the support v has no say."""
+    B, n = p.shape
+    out = torch.empty_like(p)
+    if out.numel() == 0:
+        return out
+    e, kind, steep_possible, per_row = _family(alpha)
+    double = p.dtype == torch.float64
+    tensors = (p, v, alpha if per_row else None, out)
+    if n <= SHORT or steep_possible:
+        rows, block, warps = _tile(n, 512)
+        constants = (kind, steep_possible, per_row, double, rows, block)
+        _launch(pull_rows, -(-B // rows), warps, tensors, n, (B, e), constants)
+    else:
+        lanes = 4096 if n > 16384 else 2048
+        _launch(pull_streamed, B, lanes // 256, (p, v, out), n, (e,), (kind, double, lanes, 1))
+    return out
+
+
+def _value(x: Tensor, target: Tensor | None, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    value = torch.empty(x.shape[0], dtype=wide, device=x.device)
+    state = torch.empty(x.shape[0], 2, dtype=wide, device=x.device)
+    _solve(x, alpha, target, value, state)
+    return value, state
+
+
+def entmax_value(x: Tensor, target: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
+    """Ω*_α(x) − x[target] per row, as in reference.py: (B,), and the state of the row: (B, 2).
+
+    The state is (max x, τ), or (smallest supported score, its probability) where α > 2; −inf leads it where nothing is
+    feasible.
+    """
+    return _value(x, target, alpha)
+
+
+def entmax_gradient(x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, alpha: float | Tensor) -> Tensor:
+    """d_value · (p − onehot(target)), with p recovered from `state`; the pullback of `entmax_value`: (B, n)."""
+    B, n = x.shape
+    out = torch.empty_like(x)
+    if out.numel() == 0:
+        return out
+    e, kind, steep_possible, per_row = _family(alpha)
+    rows, block, warps = _tile(min(n, SHORT), 1024)
+    tiles = -(-n // block)
+    _launch(
+        gradient, -(-B // rows) * tiles, warps, (x, state, target, d_value, alpha if per_row else None, out),
+        n, (B, tiles, e), (kind, steep_possible, per_row, x.dtype == torch.float64, rows, block),
+    )  # fmt: skip
+    return out
+
+
+def log_partition(x: Tensor) -> Tensor:
+    """log Σ exp x per row: (B,)."""
+    return _value(x, None, 1.0)[0]
+
+
+def marginals(x: Tensor) -> Tensor:
+    """softmax(x): (B, n)."""
+    return entmax(x, 1.0)
+
+
+def marginals_jvp(x: Tensor, tangent: Tensor) -> Tensor:
+    """p (t − ⟨p, t⟩) with p = softmax(x): (B, n)."""
+    return entmax_pullback(marginals(x), tangent, 1.0)
+
+
+def project(x: Tensor) -> Tensor:
+    """sparsemax(x): (B, n)."""
+    return entmax(x, 2.0)
+
+
+def project_jvp(point: Tensor, tangent: Tensor) -> Tensor:
+    """The tangent less its mean over the support: (B, n)."""
+    return entmax_pullback(point, tangent, 2.0)

@@ -1,0 +1,198 @@
+"""The mathematics of a tile of rows in Triton: probabilities, Newton's method for them, their slopes.
+
+A row is shifted by its maximum, z = x − max x ≤ 0. Newton's method solves ‖u₊‖ = 1 with the 1/(α−1)-norm and
+u = 1 + (α−1)(z − τ); from below it is monotone, and every subset of a row gives a lower bound of the row's τ.
+
+What Newton moves is not τ, whose rounding would swamp small probabilities, but a measure of the largest probability p̂:
+`unknown` = p̂^(α−1) for sparsemax and entmax15, log p̂ for other α, 1/Σ exp z for softmax. It is float64, (ROWS, 1), as
+everything that is one number per row and decides about it; tiles (ROWS, BLOCK) have the working precision.
+"""
+
+import triton
+import triton.language as tl
+
+# Newton's method never comes near this; it bounds a launch whatever the rounding does.
+MAX_STEPS = tl.constexpr(64)
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def power(z, slope, slope_error, e):
+    """(1 + (slope + slope_error) z)₊^(1/e), and its base. −inf maps to 0 for either sign of e; NaN stays."""
+    dead = z == float("-inf")
+    z = tl.where(dead, 0.0, z)
+    base = (1 + z * slope) + z * slope_error
+    dead |= base <= 0
+    base = tl.where(dead, 1.0, base)
+    # Close to 1 a base loses the digits of a small slope: put back to first order what rounding took.
+    lost = tl.where(base < 0.5, 0.0, (z * slope - (base - 1)) + z * slope_error)
+    log = tl.log(base) + lost / base
+    return tl.where(dead, 0.0, tl.exp2(log * (LOG2_E / e))), base
+
+
+@triton.jit
+def levels(unknown, e, KIND: tl.constexpr, WORK: tl.constexpr):
+    """What `masses` needs of a row's unknown: a number, its rounding error, a factor."""
+    level = unknown
+    factor = unknown.to(WORK)
+    if KIND == "general":
+        level = e * tl.exp(-e * unknown)
+        factor = tl.exp(unknown).to(WORK)
+    rounded = level.to(WORK)
+    return rounded, (level - rounded).to(WORK), factor
+
+
+@triton.jit
+def masses(z, level, error, factor, e, KIND: tl.constexpr):
+    """Probabilities p and p^(2−α), the latter times the row's p̂^(α−1) where α is general."""
+    # `where(u <= 0, 0, u)` instead of a maximum, because a NaN must stay one.
+    if KIND == "softmax":
+        p = tl.exp2(z * LOG2_E) * factor
+        return p, p
+    elif KIND == "entmax15":
+        u = (level + 0.5 * z) + error
+        u = tl.where(u <= 0, 0.0, u)
+        return u * u, u
+    elif KIND == "sparsemax":
+        u = (level + z) + error
+        return tl.where(u <= 0, 0.0, u), tl.where(u <= 0, 0.0, 1.0)
+    else:
+        raised, base = power(z, level, error, e.to(z.dtype))
+        p = factor * raised
+        return p, p / base
+
+
+@triton.jit
+def decay(y):
+    """(1 − exp(−y)) / y, also close to 0."""
+    small = tl.abs(y) < 0.02
+    safe = tl.where(small, 1.0, y)
+    series = 1 - y / 2 * (1 - y / 3 * (1 - y / 4 * (1 - y / 5 * (1 - y / 6))))
+    return tl.where(small, series, (1 - tl.exp(-safe)) / safe)
+
+
+@triton.jit
+def growth(y):
+    """log(1 + y) / y, also close to 0."""
+    small = tl.abs(y) < 1e-4
+    safe = tl.where(small, 1.0, y)
+    return tl.where(small, 1 - y * (0.5 - y / 3), tl.log(1 + safe) / safe)
+
+
+@triton.jit
+def newton(unknown, mass, slope, e, KIND: tl.constexpr):
+    """The next unknown, and the step relative to p̂. A row without a feasible entry stands still."""
+    slope = tl.where(mass == 0, 1.0, slope)
+    mass = tl.where(mass == 0, 1.0, mass)
+    if KIND == "general":
+        log_mass = tl.log(mass.to(tl.float64))
+        # Newton's step is (mass/slope) log_mass decay(…) times −(α−1) p̂^(α−1), in p̂^(α−1): take it to the logarithm.
+        step = (mass / slope).to(tl.float64) * log_mass * decay(e * log_mass)
+        step *= growth(-e * step)
+        return unknown - step, step.to(mass.dtype)
+    else:
+        step = (mass - 1) / slope
+        if KIND == "entmax15":
+            root = tl.sqrt(mass)
+            step = step * root / (1 + root)
+        return unknown - step.to(tl.float64), step / unknown.to(mass.dtype)
+
+
+@triton.jit
+def solve(z, e, KIND: tl.constexpr, WORK: tl.constexpr, TOLERANCE: tl.constexpr):
+    """The unknown of each row of a tile (ROWS, BLOCK): (ROWS, 1) in float64. Rows do not influence one another."""
+    if KIND == "softmax":
+        mass = tl.sum(tl.exp2(z * LOG2_E), 1, keep_dims=True)
+        return 1.0 / tl.where(mass == 0, 1.0, mass).to(tl.float64)
+    else:
+        # p̂ = 1: the lowest τ.
+        unknown = tl.full((z.shape[0], 1), 0.0 if KIND == "general" else 1.0, tl.float64)
+        moving = unknown == unknown
+        steps = 0
+        going = 1
+        while going > 0:
+            level, error, factor = levels(unknown, e, KIND, WORK)
+            p, s = masses(z, level, error, factor, e, KIND)
+            mass, slope = tl.sum(p, 1, keep_dims=True), tl.sum(s, 1, keep_dims=True)
+            moved, step = newton(unknown, mass, slope, e, KIND)
+            unknown = tl.where(moving, moved, unknown)
+            moving = moving & (step > TOLERANCE)
+            steps += 1
+            going = tl.where(steps < MAX_STEPS, tl.max(moving.to(tl.int32)), 0)
+        return unknown
+
+
+@triton.jit
+def threshold(unknown, e, KIND: tl.constexpr):
+    """τ of a row: (ROWS, 1) in float64."""
+    if KIND == "softmax":
+        return -tl.log(unknown)
+    elif KIND == "general":
+        return -unknown * decay(-e * unknown)
+    else:
+        return (1 - unknown) / e
+
+
+@triton.jit
+def steep(x, anchor, p_anchor, e):
+    """For α > 2, p measured from the smallest supported score: as `_anchored` in reference.py explains."""
+    u = tl.exp2(e * tl.log2(p_anchor)) + e * (x - anchor)
+    p = tl.exp2(tl.log2(tl.where(u > 0, u, 1.0)) / e)
+    return tl.where(x == anchor, p_anchor, tl.where((x > anchor) & (u > 0), p, 0.0))
+
+
+@triton.jit
+def anchored(x, peak, e, HALVINGS: tl.constexpr):
+    """For α > 2, the smallest supported score of each row and its probability: (ROWS, 1) both."""
+    low, high = peak - 1 / e, peak
+    for _ in range(HALVINGS):
+        # Halved one by one: the sum of two great scores is infinite.
+        middle = low / 2 + high / 2
+        fits = tl.sum(steep(x, middle, tl.zeros_like(middle), e), 1, keep_dims=True) < 1
+        low, high = tl.where(fits, low, middle), tl.where(fits, middle, high)
+    anchor = tl.min(tl.where(x >= high, x, float("inf")), 1, keep_dims=True)
+    low, high = tl.zeros_like(peak), tl.zeros_like(peak) + 1
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        above = tl.sum(steep(x, anchor, middle, e), 1, keep_dims=True) >= 1
+        low, high = tl.where(above, low, middle), tl.where(above, middle, high)
+    return anchor, (low + high) / 2
+
+
+@triton.jit
+def accumulate(total, lost, term):
+    """total + term, and what rounding took from the total so far: a lane of a long row sums a hundred small terms."""
+    term -= lost
+    moved = total + term
+    return moved, (moved - total) - term
+
+
+@triton.jit
+def products(p, z):
+    return tl.where(p == 0, 0.0, p * z)
+
+
+@triton.jit
+def slopes(p, e, KIND: tl.constexpr):
+    """p^(2−α) on the support, 0 off it; a NaN stays."""
+    if KIND == "softmax":
+        return p
+    elif KIND == "entmax15":
+        return tl.sqrt(p)
+    elif KIND == "sparsemax":
+        return tl.where(p <= 0, 0.0, tl.where(p > 0, 1.0, p))
+    else:
+        # Finite for α > 2 too, where 0 · inf would be NaN.
+        largest: tl.constexpr = 1.7e308 if p.dtype == tl.float64 else 3.4e38
+        raised = tl.exp2((1 - e).to(p.dtype) * tl.log2(tl.where(p <= 0, 1.0, p)))
+        return tl.where(p <= 0, 0.0, tl.where(raised > largest, largest, raised))
+
+
+@triton.jit
+def load_e(p_alpha, e, o_row, m_row, PER_ROW: tl.constexpr):
+    """α − 1 of each row in float64; softmax is met within rounding by a value next to 0."""
+    if PER_ROW:
+        alpha = tl.load(p_alpha + o_row, mask=m_row, other=1.5).to(tl.float64)
+        return tl.where(alpha == 1, 1e-18, alpha - 1)
+    else:
+        return tl.full(o_row.shape, e, tl.float64)
