@@ -23,9 +23,6 @@ from structmax.omega.base import AbstractOmega
 from structmax.parts import Tensors, inner, scaled
 from structmax.problem import Problem
 
-# Tensors from this size on are not multiplied by ones: looking for them is cheaper.
-LARGE = 1 << 16
-
 
 class Smooth(AbstractOmega):
     """F by the names of the structure's functions, with the numbers they take.
@@ -58,6 +55,8 @@ class Smooth(AbstractOmega):
         """F(θ). `constants` are further tensors (B, …) that the functions take."""
         if not recorded(problem.scores):
             return self.ask(problem, self.names[0], *problem.scores, *constants)[0]
+        if _plainly():
+            return plain_value(self, problem.blank, *problem.scores, *constants)
         return value_rule(self, problem.blank, *problem.scores, *constants)[0]
 
     def point(self, problem: Problem, *constants: Tensor) -> Tensors:
@@ -156,7 +155,8 @@ def _plainly() -> bool:
 def _remember(ctx: Any, omega: Smooth, problem: Problem, *tensors: Tensor) -> None:
     ctx.omega, ctx.problem = omega, problem
     ctx.save_for_backward(*tensors)
-    ctx.save_for_forward(*tensors)
+    if forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():
+        ctx.save_for_forward(*tensors)
 
 
 class Value(Function):
@@ -181,12 +181,13 @@ class Value(Function):
         tensors, mu = saved[:-count], saved[-count:]
         if d_value is None:
             return (None,) * (2 + len(tensors))
+        nothing = (None,) * (len(tensors) - count)
         if torch.is_grad_enabled():
             mu = point_rule(ctx.omega, ctx.problem, *tensors)
-        elif mu[0].numel() > LARGE and check.readable(d_value) and bool((d_value == 1).all()):
+        elif d_value.stride() == (0,) and check.readable(d_value) and d_value[0].item() == 1:
             # the gradient of a sum: one pass over memory less
-            return None, None, *mu, *(None,) * (len(tensors) - count)
-        return None, None, *scaled(d_value, mu), *(None,) * (len(tensors) - count)
+            return None, None, *mu, *nothing
+        return None, None, *scaled(d_value, mu), *nothing
 
     @staticmethod
     def jvp(ctx: Any, _: None, __: None, *tangents: Tensor) -> tuple[Any, ...]:
@@ -195,6 +196,19 @@ class Value(Function):
         mu = point_rule(ctx.omega, ctx.problem, *ctx.saved_tensors[:-count])
         filled = tuple(torch.zeros_like(s) if t is None else t for s, t in zip(scores, tangents, strict=False))
         return inner(mu, filled), *(None,) * count
+
+
+class PlainValue(Function):
+    """`Value` where neither a transform nor forward mode wants to know μ(θ): it is not an output, which saves time."""
+
+    @staticmethod
+    def forward(ctx: Any, omega: Smooth, problem: Problem, *tensors: Tensor) -> Tensor:
+        value, *mu = omega.ask(problem, omega.names[1], *tensors)
+        ctx.omega, ctx.problem = omega, problem
+        ctx.save_for_backward(*tensors, *mu)
+        return value
+
+    backward = Value.backward
 
 
 class Point(Function):
@@ -271,4 +285,4 @@ def _differentiable_jvp(ctx: Any, constants: Tensors, tangent: Tensors) -> Calla
 
 
 value_rule, point_rule, point_jvp_rule = rule(Value, fold=True), rule(Point, fold=True), rule(PointJvp, fold=True)
-plain_point = plain_apply(Point)
+plain_value, plain_point = plain_apply(PlainValue), plain_apply(Point)

@@ -170,15 +170,15 @@ def _in_both_domains(scaled: Any, log: Any, rows: int, work: int, *arrays: np.nd
     """All instances in the scaled domain, then those it leaves in the log domain, compiled when first needed."""
     narrow = np.empty(rows, np.bool_)
     over_rows(scaled, rows, work, *arrays, narrow)
-    left = np.flatnonzero(narrow)
-    if left.size > 0:
+    if narrow.any():
+        left = np.flatnonzero(narrow)
         over_rows(log, left.size, 4 * work * left.size // rows, *arrays, left)
 
 
-def _flat(pairwise: Tensor, samples: int = 0) -> np.ndarray:
+def _flat(matrices: np.ndarray, samples: int = 0) -> np.ndarray:
     """(B, …, C, C) or (B, …, N − 1, C, C) as (B, …, 1 or N − 1, C²), where `…` are dimensions of draws."""
-    matrices = pairwise if pairwise.dim() == 4 + samples else pairwise.unsqueeze(-3)
-    return matrices.flatten(-2).numpy()
+    *batch, rows, columns = matrices.shape
+    return matrices.reshape(*batch, *(() if matrices.ndim == 4 + samples else (1,)), rows * columns)
 
 
 def _zeros(like: Tensor, *draws: int) -> Tensor:
@@ -188,35 +188,37 @@ def _zeros(like: Tensor, *draws: int) -> Tensor:
 
 def log_partition(unary: Tensor, pairwise: Tensor, *, lengths: Tensor) -> Tensor:
     """log Z: (B,)."""
-    value = unary.new_empty(len(unary))
-    arrays = unary.numpy(), _flat(pairwise), lengths.numpy(), value.numpy()
-    _in_both_domains(_value_scaled, _value_log, len(unary), unary.numel() * unary.shape[2], *arrays)
-    return value
+    u = unary.numpy()
+    value = np.empty(len(u), u.dtype)
+    arrays = u, _flat(pairwise.numpy()), lengths.numpy(), value
+    _in_both_domains(_value_scaled, _value_log, len(u), u.size * u.shape[2], *arrays)
+    return torch.from_numpy(value)
 
 
 def log_partition_and_marginals(unary: Tensor, pairwise: Tensor, *, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """log Z: (B,), and its gradient."""
-    value, d_unary, d_pairwise = unary.new_empty(len(unary)), torch.empty_like(unary), torch.empty_like(pairwise)
-    arrays = unary.numpy(), _flat(pairwise), lengths.numpy(), value.numpy(), d_unary.numpy(), _flat(d_pairwise)
-    _in_both_domains(_marginals_scaled, _marginals_log, len(unary), unary.numel() * unary.shape[2], *arrays)
-    return value, d_unary, d_pairwise
+    u, w = unary.numpy(), pairwise.numpy()
+    value, d_u, d_w = np.empty(len(u), u.dtype), np.empty_like(u), np.empty_like(w)
+    arrays = u, _flat(w), lengths.numpy(), value, d_u, _flat(d_w)
+    _in_both_domains(_marginals_scaled, _marginals_log, len(u), u.size * u.shape[2], *arrays)
+    return torch.from_numpy(value), torch.from_numpy(d_u), torch.from_numpy(d_w)
 
 
 def marginals_jvp(
     unary: Tensor, pairwise: Tensor, t_unary: Tensor, t_pairwise: Tensor, *, lengths: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The Hessian of log Z times the tangent."""
-    d_unary, d_pairwise = torch.empty_like(unary), torch.empty_like(pairwise)
-    scores = unary.numpy(), _flat(pairwise), t_unary.numpy(), _flat(t_pairwise)
-    arrays = *scores, lengths.numpy(), d_unary.numpy(), _flat(d_pairwise)
-    _in_both_domains(_tangent_scaled, _tangent_log, len(unary), unary.numel() * unary.shape[2], *arrays)
-    return d_unary, d_pairwise
+    u, w = unary.numpy(), pairwise.numpy()
+    d_u, d_w = np.empty_like(u), np.empty_like(w)
+    arrays = u, _flat(w), t_unary.numpy(), _flat(t_pairwise.numpy()), lengths.numpy(), d_u, _flat(d_w)
+    _in_both_domains(_tangent_scaled, _tangent_log, len(u), u.size * u.shape[2], *arrays)
+    return torch.from_numpy(d_u), torch.from_numpy(d_w)
 
 
 def argmax(unary: Tensor, pairwise: Tensor, *, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """One best structure."""
     y_unary, y_pairwise = _zeros(unary), _zeros(pairwise)
-    arrays = unary.numpy(), _flat(pairwise), lengths.numpy(), y_unary.numpy(), _flat(y_pairwise)
+    arrays = unary.numpy(), _flat(pairwise.numpy()), lengths.numpy(), y_unary.numpy(), _flat(y_pairwise.numpy())
     over_rows(_argmax, len(unary), unary.numel() * unary.shape[2], *arrays)
     return y_unary, y_pairwise
 
@@ -225,7 +227,7 @@ def sample(unary: Tensor, pairwise: Tensor, *, noise: Tensor, lengths: Tensor) -
     """Draws (B, S, …): noise[b, s, t] chooses label number t from the end."""
     draws = noise.shape[1]
     y_unary, y_pairwise = _zeros(unary, draws), _zeros(pairwise, draws)
-    scores = unary.numpy(), _flat(pairwise), lengths.numpy(), noise.numpy()
-    arrays = *scores, y_unary.numpy(), _flat(y_pairwise, 1)
+    scores = unary.numpy(), _flat(pairwise.numpy()), lengths.numpy(), noise.numpy()
+    arrays = *scores, y_unary.numpy(), _flat(y_pairwise.numpy(), 1)
     _in_both_domains(_sample_scaled, _sample_log, len(unary), unary.numel() * (unary.shape[2] + draws), *arrays)
     return y_unary, y_pairwise

@@ -68,6 +68,7 @@ def _fill_power(z, places, count, e, tau, weight, out):
 
 @compiled("contract", "reassoc")
 def _softmax(row, peak, out):
+    """Returns Σ exp(row − peak)."""
     dtype = row.dtype.type
     total = 0.0
     for start in range(0, row.size, CHUNK):
@@ -80,6 +81,22 @@ def _softmax(row, peak, out):
     scale = dtype(1 / total)
     for i in range(out.size):
         out[i] *= scale
+    return total
+
+
+@compiled("contract", "reassoc")
+def _covariance(p, v, out):
+    """p (v − ⟨p, v⟩); v is not read where p is 0."""
+    mean = 0.0
+    for start in range(0, p.size, CHUNK):
+        part, weight = v[start : start + CHUNK], p[start : start + CHUNK]
+        s = p.dtype.type(0)
+        for i in range(part.size):
+            s += weight[i] * part[i] if weight[i] != 0 else p.dtype.type(0)
+        mean += s
+    centre = p.dtype.type(mean)
+    for i in range(p.size):
+        out[i] = p[i] * (v[i] - centre) if p[i] != 0 else p.dtype.type(0)
 
 
 @compiled("contract")
@@ -140,6 +157,31 @@ def _entmax_rows(start, stop, x, alpha, tolerance, p):
                 _fill_polynomial(row, peak, e, tau, dtype(1), p[i])
             else:
                 _fill_power(z, places, count, e, tau, 1.0, p[i])
+
+
+@kernel()
+def _softmax_rows(start, stop, x, value, p):
+    """log Σ exp x, and softmax x."""
+    peaks, _, z, _ = scratch(x)
+    for i in range(start, stop):
+        peak = find_peaks(x[i], peaks, z)
+        if peak > -np.inf:
+            value[i] = peak + np.log(_softmax(x[i], peak, p[i]))
+        else:
+            value[i], p[i] = peak, peak if is_nan(peak) else x.dtype.type(0)
+
+
+@kernel()
+def _covariance_rows(start, stop, x, v, out):
+    peaks, _, z, _ = scratch(x)
+    p = np.empty(x.shape[1], x.dtype)
+    for i in range(start, stop):
+        peak = find_peaks(x[i], peaks, z)
+        if peak > -np.inf:
+            _softmax(x[i], peak, p)
+            _covariance(p, v[i], out[i])
+        else:
+            out[i] = peak if is_nan(peak) else x.dtype.type(0)
 
 
 @compiled()
@@ -286,9 +328,18 @@ def marginals(x: Tensor) -> Tensor:
     return entmax(x, 1.0)
 
 
+def log_partition_and_marginals(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Both: (B,), (B, n)."""
+    value, p = x.new_empty(len(x)), torch.empty_like(x)
+    over_rows(_softmax_rows, len(x), x.numel(), x.numpy(), value.numpy(), p.numpy())
+    return value, p
+
+
 def marginals_jvp(x: Tensor, v: Tensor) -> Tensor:
     """p · (v − ⟨p, v⟩) with p = softmax x: (B, n)."""
-    return entmax_pullback(entmax(x, 1.0), v, 1.0)
+    out = torch.empty_like(x)
+    over_rows(_covariance_rows, len(x), x.numel(), x.numpy(), v.numpy(), out.numpy())
+    return out
 
 
 def project(x: Tensor) -> Tensor:
