@@ -63,6 +63,9 @@ def new_search(size):
         (np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size)),
         # For each word: its place, and the worth of all arcs that an arc to it would replace.
         (np.empty(size, np.int64), np.empty(size)),
+        # For each word: the score of the root's arc, and the worth of all arcs that this would keep in its place. For
+        # each place: the worth of all arcs inside, and of all in the other places of a cycle.
+        (np.empty(size), np.empty(size), np.empty(size), np.empty(size)),
         # For each name ever given: the supernode it became part of, and both ends of its best arc.
         (np.empty(2 * size, np.int64), np.empty(2 * size, np.int64), np.empty(2 * size, np.int64)),
         # Of each arc into a supernode, the word at which it ends.
@@ -113,10 +116,11 @@ def _take_over_word(row, word, shift, out, out_end):
 
 
 @compiled()
-def begin(n, search):
-    (state, name, following, _), (place, replaced), _, _, _, now = search
+def begin(column, n, search):
+    (state, name, following, _), (place, replaced), (root, kept, inside, _), _, _, _, now = search
     for v in range(n + 1):
         state[v], name[v], following[v], place[v], replaced[v] = NEW, v, v, v, 0.0
+        root[v], kept[v], inside[v] = column[v, 0], 0.0, 0.0
     state[0] = FINISHED
     now[0], now[1], now[2], now[3] = 0, 0, 0, n + 1
 
@@ -128,7 +132,7 @@ def advance(column, n, single_root, search):
     A path grows from a word to its best head, to the best head of that, and so on. Where it meets itself, the cycle
     becomes a supernode: each arc into it is worth what it adds to the arc that it would replace.
     """
-    (state, name, _, worth), (place, _), (parent, arc_head, arc_end), ends, path, now = search
+    (state, name, _, worth), (place, _), _, (parent, arc_head, arc_end), ends, path, now = search
     v, start, height, names = now[0], now[1], now[2], now[3]
     if state[v] == FINISHED:
         for i in range(height):
@@ -144,6 +148,8 @@ def advance(column, n, single_root, search):
         names += 1
     h, worth[v] = _best_head(column[v, : n + 1], single_root)
     arc_head[name[v]], arc_end[name[v]] = h, ends[v, h] if name[v] > n else v
+    if single_root and h == 0:
+        arc_end[name[v]], worth[v] = _best_below_root(v, search)
     parent[name[v]] = NOBODY
     state[v], path[height] = ON_PATH, v
     now[0], now[1], now[2], now[3] = place[h], start, height + 1, names
@@ -151,15 +157,41 @@ def advance(column, n, single_root, search):
 
 
 @compiled()
+def arc_worth(score, head, m, single_root, search):
+    """What an arc to m is worth to the place of m: its score less the worth of the arcs that it replaces.
+
+    For the root's only arc it is the score plus the worth of all that it keeps. What it replaces may be as bad as can
+    be, since the root's arcs were not among the choices, and would take all digits with it.
+    """
+    _, (_, replaced), (_, kept, _, _), _, _, _, _ = search
+    return score + kept[m] if single_root and head == 0 else score - replaced[m]
+
+
+@compiled()
+def _best_below_root(v, search):
+    """The word at the place v that should hang on the root if only one may, and what that is worth."""
+    (_, _, following, _), _, (root, _, _, _), _, _, _, _ = search
+    end, best, m = v, -np.inf, v
+    while True:
+        worth = arc_worth(root[m], 0, m, True, search)
+        if worth > best:
+            end, best = m, worth
+        m = following[m]
+        if m == v:
+            return end, best
+
+
+@compiled()
 def _contract(column, n, v, new_name, search, height):
     """Makes a supernode in the place of v of the path from v on; returns the height of the path before it."""
-    (_, name, following, worth), (place, replaced), (parent, _, _), ends, path, _ = search
-    row, end = column[v, : n + 1], ends[v, : n + 1]
+    (_, name, following, worth), (place, replaced), (_, kept, inside, beside), (parent, _, _), ends, path, _ = search
+    row, end, top = column[v, : n + 1], ends[v, : n + 1], height
     if name[v] <= n:
         end[:] = v
     for h in range(n + 1):
         row[h] -= worth[v]
     height -= 1
+    above = 0.0
     while path[height] != v:
         u = path[height]
         if name[u] <= n:
@@ -168,12 +200,21 @@ def _contract(column, n, v, new_name, search, height):
             _take_over(column[u, : n + 1], ends[u, : n + 1], worth[u], row, end)
         parent[name[u]] = new_name
         following[u], following[v] = following[v], following[u]
+        beside[u] = above
+        above += worth[u] + inside[u]
         height -= 1
     parent[name[v]] = new_name
     name[v] = new_name
+    beside[v], below = above, worth[v] + inside[v]
+    for i in range(height + 1, top):
+        u = path[i]
+        beside[u] += below
+        below += worth[u] + inside[u]
+    inside[v] = below
     u = v
     while True:
         replaced[u] += worth[place[u]]
+        kept[u] += beside[place[u]]
         place[u], row[u] = v, -np.inf
         u = following[u]
         if u == v:
@@ -183,13 +224,13 @@ def _contract(column, n, v, new_name, search, height):
 @compiled()
 def best_heads(column, n, single_root, search, heads):
     """Writes the head of each word 1 … n in a best tree to `heads`; whether there is a tree. Destroys `column`."""
-    begin(n, search)
+    begin(column, n, search)
     place, roots = 1, 0
     while place > 0:
         place = advance(column, n, single_root, search)
     if place < 0:
         return False
-    _, _, (parent, arc_head, arc_end), _, _, now = search
+    _, _, _, (parent, arc_head, arc_end), _, _, now = search
     _expand(now[3], parent, arc_head, arc_end, heads)
     for m in range(1, n + 1):
         roots += heads[m] == 0
