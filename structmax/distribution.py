@@ -11,7 +11,7 @@ from torch.distributions import constraints, register_kl
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
 from structmax.inference.argmax import argmax
-from structmax.inference.composed import composed
+from structmax.inference.composed import composed, narrow
 from structmax.inference.entropy import entropy, kl_divergence, log_prob
 from structmax.inference.log_partition import marginals
 from structmax.inference.members import members
@@ -44,7 +44,9 @@ class Distribution(torch.distributions.Distribution):
 
     def __init__(self, scores: Scores, structure: AbstractStructure, validate_args: bool | None = None) -> None:
         structure.check(scores)
-        self.scores = structure.parts(structure.tensors(scores))
+        # Questions know to widen what is added up, and are left to it.
+        as_given = narrow(scores) is not None and structure.adds(scores)
+        self.scores = structure.Parts(*scores) if as_given else structure.parts(structure.tensors(scores))
         self.structure = structure
         batch = structure.batch_shape(scores)
         first = structure.tensors(self.scores)[0]

@@ -161,9 +161,8 @@ def expect(
         >>> x.grad
         tensor([ 0.1418,  0.1408, -0.2826])
     """
-    tensors, _ = front(scores, structure, backend)
-    half = narrow(tensors)
-    tensors = widened(tensors)
+    half = narrow(scores)
+    tensors, _ = front(widened(scores), structure, backend)
     problem = Problem(f, structure, tensors, generator, backend, half or tensors[0].dtype)
     if isinstance(estimator, AbstractSurrogate):
         z = surrogate(scores, structure, estimator, generator=generator, backend=backend)

@@ -18,6 +18,7 @@ from structmax import check
 from structmax.contract import AbstractStructure, Scores
 from structmax.estimators.surrogate import AbstractChoice
 from structmax.inference.argmax import argmax
+from structmax.inference.composed import summed
 from structmax.inference.oracle import Oracle, Tensors, noise_like, plus, repeated, where
 from structmax.inference.perturb import Normal, SmoothNoise
 from structmax.inference.question import countable, front, inner, scaled
@@ -83,6 +84,7 @@ class Perturbed(AbstractChoice):
         return where(ask.possible(scores), d_scores)
 
 
+@summed
 def perturbed_value(
     scores: Scores,
     structure: AbstractStructure,

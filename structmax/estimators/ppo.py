@@ -11,7 +11,7 @@ from structmax.contract import AbstractStructure, Scores
 from structmax.estimators.baselines import AbstractBaseline
 from structmax.estimators.expectation import Objective, Problem
 from structmax.estimators.score_function import ScoreFunction
-from structmax.inference.composed import widened
+from structmax.inference.composed import narrow, widened
 from structmax.inference.entropy import log_prob
 from structmax.inference.question import front
 
@@ -76,9 +76,9 @@ class Ppo:
         backend: str = "auto",
     ) -> Rollout:
         """Draws structures and evaluates f on them, as `expect` would, without gradients."""
-        tensors, _ = front(scores, structure, backend)
-        wide = widened(tuple(t.detach() for t in tensors))
-        problem = Problem(f, structure, wide, generator, backend, tensors[0].dtype)
+        tensors, _ = front(widened(scores), structure, backend)
+        wide = tuple(t.detach() for t in tensors)
+        problem = Problem(f, structure, wide, generator, backend, narrow(scores) or wide[0].dtype)
         with torch.no_grad():
             parts = problem.draw(self.samples)
             log_probs, feasible = problem.log_prob(parts)

@@ -3,9 +3,11 @@
 from typing import Any
 
 from structmax.contract import AbstractStructure, Scores
+from structmax.inference.composed import summed
 from structmax.inference.question import discrete_rule, front
 
 
+@summed
 def argmax(scores: Scores, structure: AbstractStructure, *, backend: str = "auto") -> Any:
     """The parts of one best structure; ties are broken the same way each time. Its gradient is zero.
 

@@ -8,12 +8,14 @@ from typing import Any
 from torch import Tensor
 
 from structmax.contract import AbstractStructure, Scores
+from structmax.inference.composed import summed
 from structmax.inference.potential import Potential, point, value
 from structmax.inference.question import front
 
 LOG_PARTITION = Potential("log_partition", "log_partition_and_marginals", "marginals_jvp")
 
 
+@summed
 def log_partition(scores: Scores, structure: AbstractStructure, *, backend: str = "auto") -> Tensor:
     """The log-partition log Σ over y of exp⟨θ, y⟩; its gradient is `marginals`.
 
@@ -34,6 +36,7 @@ def log_partition(scores: Scores, structure: AbstractStructure, *, backend: str 
     return value(asked, LOG_PARTITION, tensors)
 
 
+@summed
 def marginals(scores: Scores, structure: AbstractStructure, *, backend: str = "auto") -> Any:
     """The marginals E[y] under p(y) ∝ exp⟨θ, y⟩: how probable each part is. Twice differentiable and more.
 

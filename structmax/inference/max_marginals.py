@@ -3,9 +3,11 @@
 from typing import Any
 
 from structmax.contract import AbstractStructure, Scores
+from structmax.inference.composed import summed
 from structmax.inference.question import discrete_rule, front
 
 
+@summed
 def max_marginals(scores: Scores, structure: AbstractStructure, *, backend: str = "auto") -> Any:
     """For each part, the score of the best structure that contains it; −inf where there is none.
 

@@ -8,9 +8,11 @@ from torch import Tensor
 
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
+from structmax.inference.composed import summed
 from structmax.inference.question import Asked, discrete_rule, front
 
 
+@summed
 def sample(
     scores: Scores,
     structure: AbstractStructure,
@@ -49,6 +51,7 @@ class Drawn(NamedTuple):
     log_probs: Tensor
 
 
+@summed
 def sample_without_replacement(
     scores: Scores,
     structure: AbstractStructure,

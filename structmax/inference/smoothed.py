@@ -26,6 +26,7 @@ from torch.autograd import Function
 
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
+from structmax.inference.composed import summed
 from structmax.inference.log_partition import LOG_PARTITION
 from structmax.inference.potential import Potential, point, value
 from structmax.inference.question import Asked, existing, front, scaled
@@ -91,6 +92,7 @@ def _checked(scores: Scores, structure: AbstractStructure, omega: Regulariser, b
     return front(scores, structure, backend)
 
 
+@summed
 def smoothed(scores: Scores, structure: AbstractStructure, omega: Regulariser, *, backend: str = "auto") -> Tensor:
     """The value DP_Ω(θ) of the structure's recursion with every max smoothed by Ω.
 
@@ -117,6 +119,7 @@ def smoothed(scores: Scores, structure: AbstractStructure, omega: Regulariser, *
     return value(asked, omega.potential(), tensors)
 
 
+@summed
 def smoothed_marginals(
     scores: Scores, structure: AbstractStructure, omega: Regulariser, *, backend: str = "auto"
 ) -> Any:
@@ -142,6 +145,7 @@ def smoothed_marginals(
     return structure.parts(point(asked, omega.potential(), tensors))
 
 
+@summed
 def smoothed_sample(
     scores: Scores,
     structure: AbstractStructure,
@@ -205,6 +209,7 @@ class WalkLogProb(Function):
 walk_log_prob_rule = rule(WalkLogProb)
 
 
+@summed
 def smoothed_log_prob(
     scores: Scores, structure: AbstractStructure, omega: Regulariser, parts: Scores, *, backend: str = "auto"
 ) -> Tensor:

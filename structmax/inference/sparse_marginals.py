@@ -13,6 +13,7 @@ from torch.autograd import Function
 
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
+from structmax.inference.composed import summed
 from structmax.inference.question import Asked, answers, front
 from structmax.inference.rule import rule
 from structmax.inference.sparsemap import sparsemap
@@ -66,6 +67,7 @@ projection_rule = rule(Projection)
 projection_jvp_rule = rule(ProjectionJvp)
 
 
+@summed
 def sparse_marginals(
     scores: Scores, structure: AbstractStructure, temperature: float = 1.0, *, backend: str = "auto"
 ) -> Any:

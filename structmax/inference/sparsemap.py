@@ -27,6 +27,7 @@ from torch.autograd import Function
 
 from structmax import backends, check
 from structmax.contract import AbstractStructure, Scores
+from structmax.inference.composed import summed
 from structmax.inference.question import Asked, flat, front, inner, scaled, unflat
 from structmax.inference.rule import ask, rule, transparent
 from structmax.numerics.active_set import lists_of
@@ -257,6 +258,7 @@ class SparseMAP:
         return self.structure.parts(unflat(vectors.movedim(-2, 0)[..., :-1], like, self.structure))
 
 
+@summed
 def sparsemap(
     scores: Scores,
     structure: AbstractStructure,

@@ -7,6 +7,7 @@ from torch.autograd import Function
 
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
+from structmax.inference.composed import summed, widened
 from structmax.inference.question import Asked, countable, front, inner, scaled
 from structmax.inference.rule import rule
 
@@ -35,7 +36,9 @@ class Best(Function):
     @staticmethod
     def backward(ctx: Any, d_values: Tensor, *_: Tensor) -> tuple[Any, ...]:
         batch = d_values.dim() - 1
-        return None, None, *(part.sum(batch) for part in scaled(d_values, ctx.saved_tensors))
+        # Counts times half precision are rounded, and so would be each of many terms.
+        terms = scaled(widened(d_values), widened(ctx.saved_tensors))
+        return None, None, *(term.sum(batch).to(d_values.dtype) for term in terms)
 
     @staticmethod
     def jvp(ctx: Any, _: None, __: None, *tangents: Tensor) -> tuple[Any, ...]:
@@ -48,6 +51,7 @@ class Best(Function):
 best_rule = rule(Best)
 
 
+@summed
 def topk(scores: Scores, structure: AbstractStructure, k: int, *, backend: str = "auto") -> TopK:
     """The k best structures and their scores, best first, all distinct.
 

@@ -15,8 +15,7 @@ def wide(t: Trial) -> Truth:
     """The truth for what is solved in float64, whatever the dtype of the scores."""
     if t.truth.kernel == torch.float64:
         return t.truth
-    tensors = t.structure.tensors(t.parts_of(widened(t.raw)))
-    return Truth(t.structure, tensors, torch.float64, t.structure.tensors(t.scores))
+    return Truth(t.structure, t.structure.tensors(widened(t.scores)), torch.float64)
 
 
 def regular(t: Trial) -> Tensor:
