@@ -47,7 +47,7 @@ def _mark_below(heads, order, n, m, is_below):
 @compiled()
 def _rival(column, scores, n, single_root, search, v, is_below):
     """The worth of the second best arc into the place v that makes a tree if it takes the place of the best."""
-    (_, name, following, _), _, _, (_, arc_head, arc_end), _, _, _ = search
+    (_, name, following, _), _, (_, arc_head, arc_end), _, _, _ = search
     head, end = arc_head[name[v]], arc_end[name[v]]
     rival = -np.inf
     # from another head, which may not hang on v
@@ -86,8 +86,8 @@ def _next_best(theta, n, labels, single_root, tree, space):
         heads[m] = tree[m] // (size * labels)
     _from_root(heads, n, order)
     least, word = np.inf, NOBODY
-    begin(column, n, search)
-    (_, name, _, worth), _, _, (_, arc_head, arc_end), _, _, _ = search
+    begin(column, n, single_root, search)
+    (_, name, _, worth), _, (_, arc_head, arc_end), _, _, _ = search
     while True:
         v = advance(column, n, single_root, search)
         if v <= 0:

@@ -15,6 +15,10 @@ from structmax.numerics.kernel_numba_labels import best_label
 # A word or supernode is not met yet, on the path that grows, or hangs on the root through others like it.
 NEW, ON_PATH, FINISHED = 0, 1, 2
 NOBODY = -1
+# Rows of the table of sums. For each word: the worth of all arcs that an arc to it would replace. For a single root also
+# the score of the root's arc to the word, and the worth of all arcs in the same place that this would keep; and for
+# each place the worth of all arcs inside, and of those in the other places of a cycle.
+REPLACED, ROOT, KEPT, INSIDE, BESIDE = range(5)
 
 
 # --- reading and writing -------------------------------------------------------------------------------------------
@@ -61,11 +65,8 @@ def new_search(size):
     return (
         # For each place, of a word or supernode: its state, its name, its next member, and the worth of its best arc.
         (np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size)),
-        # For each word: its place, and the worth of all arcs that an arc to it would replace.
-        (np.empty(size, np.int64), np.empty(size)),
-        # For each word: the score of the root's arc, and the worth of all arcs that this would keep in its place. For
-        # each place: the worth of all arcs inside, and of all in the other places of a cycle.
-        (np.empty(size), np.empty(size), np.empty(size), np.empty(size)),
+        # The place of each word, and sums of worths.
+        (np.empty(size, np.int64), np.empty((5, size))),
         # For each name ever given: the supernode it became part of, and both ends of its best arc.
         (np.empty(2 * size, np.int64), np.empty(2 * size, np.int64), np.empty(2 * size, np.int64)),
         # Of each arc into a supernode, the word at which it ends.
@@ -116,11 +117,12 @@ def _take_over_word(row, word, shift, out, out_end):
 
 
 @compiled()
-def begin(column, n, search):
-    (state, name, following, _), (place, replaced), (root, kept, inside, _), _, _, _, now = search
+def begin(column, n, single_root, search):
+    (state, name, following, _), (place, sums), _, _, _, now = search
     for v in range(n + 1):
-        state[v], name[v], following[v], place[v], replaced[v] = NEW, v, v, v, 0.0
-        root[v], kept[v], inside[v] = column[v, 0], 0.0, 0.0
+        state[v], name[v], following[v], place[v], sums[REPLACED, v] = NEW, v, v, v, 0.0
+        if single_root:
+            sums[ROOT, v], sums[KEPT, v], sums[INSIDE, v] = column[v, 0], 0.0, 0.0
     state[0] = FINISHED
     now[0], now[1], now[2], now[3] = 0, 0, 0, n + 1
 
@@ -132,7 +134,7 @@ def advance(column, n, single_root, search):
     A path grows from a word to its best head, to the best head of that, and so on. Where it meets itself, the cycle
     becomes a supernode: each arc into it is worth what it adds to the arc that it would replace.
     """
-    (state, name, _, worth), (place, _), _, (parent, arc_head, arc_end), ends, path, now = search
+    (state, name, _, worth), (place, _), (parent, arc_head, arc_end), ends, path, now = search
     v, start, height, names = now[0], now[1], now[2], now[3]
     if state[v] == FINISHED:
         for i in range(height):
@@ -144,6 +146,8 @@ def advance(column, n, single_root, search):
                 return 0
             v = place[start]
     elif state[v] == ON_PATH:
+        if single_root:
+            _keep(v, search, height)
         height = _contract(column, n, v, names, search, height)
         names += 1
     h, worth[v] = _best_head(column[v, : n + 1], single_root)
@@ -163,17 +167,17 @@ def arc_worth(score, head, m, single_root, search):
     For the root's only arc it is the score plus the worth of all that it keeps. What it replaces may be as bad as can
     be, since the root's arcs were not among the choices, and would take all digits with it.
     """
-    _, (_, replaced), (_, kept, _, _), _, _, _, _ = search
-    return score + kept[m] if single_root and head == 0 else score - replaced[m]
+    sums = search[1][1]
+    return score + sums[KEPT, m] if single_root and head == 0 else score - sums[REPLACED, m]
 
 
 @compiled()
 def _best_below_root(v, search):
     """The word at the place v that should hang on the root if only one may, and what that is worth."""
-    (_, _, following, _), _, (root, _, _, _), _, _, _, _ = search
+    (_, _, following, _), (_, sums), _, _, _, _ = search
     end, best, m = v, -np.inf, v
     while True:
-        worth = arc_worth(root[m], 0, m, True, search)
+        worth = sums[ROOT, m] + sums[KEPT, m]
         if worth > best:
             end, best = m, worth
         m = following[m]
@@ -182,16 +186,40 @@ def _best_below_root(v, search):
 
 
 @compiled()
+def _keep(v, search, height):
+    """Adds to what each word of the cycle from v on would keep the worth of all other places of the cycle."""
+    (_, _, following, worth), (_, sums), _, _, path, _ = search
+    above = 0.0
+    bottom = height
+    while bottom == height or path[bottom] != v:
+        bottom -= 1
+        u = path[bottom]
+        sums[BESIDE, u] = above
+        above += worth[u] + sums[INSIDE, u]
+    below = 0.0
+    for i in range(bottom, height):
+        u = path[i]
+        beside = sums[BESIDE, u] + below
+        below += worth[u] + sums[INSIDE, u]
+        m = u
+        while True:
+            sums[KEPT, m] += beside
+            m = following[m]
+            if m == u:
+                break
+    sums[INSIDE, v] = below
+
+
+@compiled()
 def _contract(column, n, v, new_name, search, height):
     """Makes a supernode in the place of v of the path from v on; returns the height of the path before it."""
-    (_, name, following, worth), (place, replaced), (_, kept, inside, beside), (parent, _, _), ends, path, _ = search
-    row, end, top = column[v, : n + 1], ends[v, : n + 1], height
+    (_, name, following, worth), (place, sums), (parent, _, _), ends, path, _ = search
+    row, end = column[v, : n + 1], ends[v, : n + 1]
     if name[v] <= n:
         end[:] = v
     for h in range(n + 1):
         row[h] -= worth[v]
     height -= 1
-    above = 0.0
     while path[height] != v:
         u = path[height]
         if name[u] <= n:
@@ -200,21 +228,12 @@ def _contract(column, n, v, new_name, search, height):
             _take_over(column[u, : n + 1], ends[u, : n + 1], worth[u], row, end)
         parent[name[u]] = new_name
         following[u], following[v] = following[v], following[u]
-        beside[u] = above
-        above += worth[u] + inside[u]
         height -= 1
     parent[name[v]] = new_name
     name[v] = new_name
-    beside[v], below = above, worth[v] + inside[v]
-    for i in range(height + 1, top):
-        u = path[i]
-        beside[u] += below
-        below += worth[u] + inside[u]
-    inside[v] = below
     u = v
     while True:
-        replaced[u] += worth[place[u]]
-        kept[u] += beside[place[u]]
+        sums[REPLACED, u] += worth[place[u]]
         place[u], row[u] = v, -np.inf
         u = following[u]
         if u == v:
@@ -224,13 +243,13 @@ def _contract(column, n, v, new_name, search, height):
 @compiled()
 def best_heads(column, n, single_root, search, heads):
     """Writes the head of each word 1 … n in a best tree to `heads`; whether there is a tree. Destroys `column`."""
-    begin(column, n, search)
+    begin(column, n, single_root, search)
     place, roots = 1, 0
     while place > 0:
         place = advance(column, n, single_root, search)
     if place < 0:
         return False
-    _, _, _, (parent, arc_head, arc_end), _, _, now = search
+    _, _, (parent, arc_head, arc_end), _, _, now = search
     _expand(now[3], parent, arc_head, arc_end, heads)
     for m in range(1, n + 1):
         roots += heads[m] == 0

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
-from structmax.structures.spanning_tree.kernel_numba_edmonds import NOBODY, advance, arc_worth, begin, copy
+from structmax.structures.spanning_tree.kernel_numba_edmonds import INSIDE, KEPT, NOBODY, ROOT, advance, begin, copy
 
 # exp(−800) is 0 in float64.
 FAR = 800.0
@@ -19,11 +19,11 @@ def bring_near(column, n, labels, single_root, search, below, near):
     the score that all of them lost, −inf if there is no tree. Destroys `column`.
     """
     reach = FAR + n * math.log((n + 1) * labels)
-    (_, name, following, worth), (place, _), (root, _, inside, _), (_, arc_head, _), _, _, _ = search
+    (_, name, following, worth), (place, sums), (_, arc_head, _), _, _, _ = search
     copy(column, below, n + 1, n + 1)
     near[: n + 1, : n + 1] = 0.0
     lost, below_root = 0.0, NOBODY
-    begin(column, n, search)
+    begin(column, n, single_root, search)
     while True:
         v = advance(column, n, single_root, search)
         if v == 0:
@@ -32,19 +32,18 @@ def bring_near(column, n, labels, single_root, search, below, near):
             return -np.inf
         if single_root and arc_head[name[v]] == 0:
             below_root = v
-        elif name[v] > n:
-            price = max(worth[v], -reach)
-            lost -= price
-            _charge(n, v, worth[v], price, following, place, below, near)
-        else:
-            _charge(n, v, worth[v], 0.0, following, place, below, near)
+            continue
+        price = max(worth[v], -reach) if name[v] > n else 0.0
+        lost -= price if single_root else price - worth[v]
+        _charge(n, v, worth[v], price, following, place, below, near)
     for m in range(1, n + 1):
-        if place[m] == m:
-            lost += worth[m] + (inside[m] if m != below_root else 0.0)
         if single_root:
+            # What is below the root is worth all that is inside.
+            if place[m] == m:
+                lost += worth[m] + (sums[INSIDE, m] if m != below_root else 0.0)
             # An arc of the root to other words would leave none for those that can hang on the root alone.
             hangs = place[m] == below_root
-            below[m, 0] = arc_worth(root[m], 0, m, True, search) - worth[below_root] if hangs else -np.inf
+            below[m, 0] = sums[ROOT, m] + sums[KEPT, m] - worth[below_root] if hangs else -np.inf
         for h in range(n + 1):
             near[h, m] = near[h, m] + below[m, h] if below[m, h] >= -reach else -np.inf
     return lost
