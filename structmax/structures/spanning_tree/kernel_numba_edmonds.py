@@ -15,10 +15,10 @@ from structmax.numerics.kernel_numba_labels import best_label
 # A word or supernode is not met yet, on the path that grows, or hangs on the root through others like it.
 NEW, ON_PATH, FINISHED = 0, 1, 2
 NOBODY = -1
-# Rows of the table of sums. For each word: the worth of all arcs that an arc to it would replace. For a single root also
-# the score of the root's arc to the word, and the worth of all arcs in the same place that this would keep; and for
-# each place the worth of all arcs inside, and of those in the other places of a cycle.
-REPLACED, ROOT, KEPT, INSIDE, BESIDE = range(5)
+# Rows of the table of sums: for each word the worth of all arcs that an arc to it would replace, and the score of the
+# root's arc to it; for each name the worth of its best arc and, when summed up, of all inside, of all others inside
+# the outermost around it, and a scratch row.
+REPLACED, ROOT, WORTH, INSIDE, KEPT, AFTER = range(6)
 
 
 # --- reading and writing -------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def new_search(size):
         # For each place, of a word or supernode: its state, its name, its next member, and the worth of its best arc.
         (np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size)),
         # The place of each word, and sums of worths.
-        (np.empty(size, np.int64), np.empty((5, size))),
+        (np.empty(size, np.int64), np.empty((6, 2 * size))),
         # For each name ever given: the supernode it became part of, and both ends of its best arc.
         (np.empty(2 * size, np.int64), np.empty(2 * size, np.int64), np.empty(2 * size, np.int64)),
         # Of each arc into a supernode, the word at which it ends.
@@ -118,11 +118,11 @@ def _take_over_word(row, word, shift, out, out_end):
 
 @compiled()
 def begin(column, n, single_root, search):
-    (state, name, following, _), (place, sums), _, _, _, now = search
+    (state, name, following, _), (place, sums), (parent, _, _), _, _, now = search
     for v in range(n + 1):
         state[v], name[v], following[v], place[v], sums[REPLACED, v] = NEW, v, v, v, 0.0
         if single_root:
-            sums[ROOT, v], sums[KEPT, v], sums[INSIDE, v] = column[v, 0], 0.0, 0.0
+            parent[v], sums[ROOT, v] = NOBODY, column[v, 0]
     state[0] = FINISHED
     now[0], now[1], now[2], now[3] = 0, 0, 0, n + 1
 
@@ -134,7 +134,7 @@ def advance(column, n, single_root, search):
     A path grows from a word to its best head, to the best head of that, and so on. Where it meets itself, the cycle
     becomes a supernode: each arc into it is worth what it adds to the arc that it would replace.
     """
-    (state, name, _, worth), (place, _), (parent, arc_head, arc_end), ends, path, now = search
+    (state, name, _, worth), (place, sums), (parent, arc_head, arc_end), ends, path, now = search
     v, start, height, names = now[0], now[1], now[2], now[3]
     if state[v] == FINISHED:
         for i in range(height):
@@ -146,15 +146,15 @@ def advance(column, n, single_root, search):
                 return 0
             v = place[start]
     elif state[v] == ON_PATH:
-        if single_root:
-            _keep(v, search, height)
         height = _contract(column, n, v, names, search, height)
         names += 1
     h, worth[v] = _best_head(column[v, : n + 1], single_root)
     arc_head[name[v]], arc_end[name[v]] = h, ends[v, h] if name[v] > n else v
-    if single_root and h == 0:
-        arc_end[name[v]], worth[v] = _best_below_root(v, search)
     parent[name[v]] = NOBODY
+    if single_root and h == 0:
+        sum_up(names, search)
+        arc_end[name[v]], worth[v] = _best_below_root(v, search)
+    sums[WORTH, name[v]] = worth[v]
     state[v], path[height] = ON_PATH, v
     now[0], now[1], now[2], now[3] = place[h], start, height + 1, names
     return v if worth[v] > -np.inf else -1
@@ -186,28 +186,19 @@ def _best_below_root(v, search):
 
 
 @compiled()
-def _keep(v, search, height):
-    """Adds to what each word of the cycle from v on would keep the worth of all other places of the cycle."""
-    (_, _, following, worth), (_, sums), _, _, path, _ = search
-    above = 0.0
-    bottom = height
-    while bottom == height or path[bottom] != v:
-        bottom -= 1
-        u = path[bottom]
-        sums[BESIDE, u] = above
-        above += worth[u] + sums[INSIDE, u]
-    below = 0.0
-    for i in range(bottom, height):
-        u = path[i]
-        beside = sums[BESIDE, u] + below
-        below += worth[u] + sums[INSIDE, u]
-        m = u
-        while True:
-            sums[KEPT, m] += beside
-            m = following[m]
-            if m == u:
-                break
-    sums[INSIDE, v] = below
+def sum_up(names, search):
+    """Fills the sums of all names below `names`. Nothing is subtracted: a worth of −1e30 leaves no trace elsewhere."""
+    _, (_, sums), (parent, _, _), _, _, _ = search
+    sums[INSIDE:, :names] = 0.0
+    # Those inside have lower names.
+    for s in range(1, names):
+        if parent[s] != NOBODY:
+            sums[KEPT, s] = sums[INSIDE, parent[s]]
+            sums[INSIDE, parent[s]] += sums[WORTH, s] + sums[INSIDE, s]
+    for s in range(names - 1, 0, -1):
+        if parent[s] != NOBODY:
+            sums[KEPT, s] += sums[AFTER, parent[s]] + sums[KEPT, parent[s]]
+            sums[AFTER, parent[s]] += sums[WORTH, s] + sums[INSIDE, s]
 
 
 @compiled()

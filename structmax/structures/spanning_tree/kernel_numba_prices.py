@@ -5,7 +5,16 @@ import math
 import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
-from structmax.structures.spanning_tree.kernel_numba_edmonds import INSIDE, KEPT, NOBODY, ROOT, advance, begin, copy
+from structmax.structures.spanning_tree.kernel_numba_edmonds import (
+    INSIDE,
+    KEPT,
+    NOBODY,
+    ROOT,
+    advance,
+    begin,
+    copy,
+    sum_up,
+)
 
 # exp(−800) is 0 in float64.
 FAR = 800.0
@@ -19,7 +28,7 @@ def bring_near(column, n, labels, single_root, search, below, near):
     the score that all of them lost, −inf if there is no tree. Destroys `column`.
     """
     reach = FAR + n * math.log((n + 1) * labels)
-    (_, name, following, worth), (place, sums), (_, arc_head, _), _, _, _ = search
+    (_, name, following, worth), (place, sums), (_, arc_head, _), _, _, now = search
     copy(column, below, n + 1, n + 1)
     near[: n + 1, : n + 1] = 0.0
     lost, below_root = 0.0, NOBODY
@@ -34,13 +43,14 @@ def bring_near(column, n, labels, single_root, search, below, near):
             below_root = v
             continue
         price = max(worth[v], -reach) if name[v] > n else 0.0
-        lost -= price if single_root else price - worth[v]
+        lost -= price
         _charge(n, v, worth[v], price, following, place, below, near)
+    sum_up(now[3], search)
     for m in range(1, n + 1):
+        if place[m] == m:
+            # What hangs on a single root is worth all that is inside.
+            lost += worth[m] + (sums[INSIDE, name[m]] if m != below_root else 0.0)
         if single_root:
-            # What is below the root is worth all that is inside.
-            if place[m] == m:
-                lost += worth[m] + (sums[INSIDE, m] if m != below_root else 0.0)
             # An arc of the root to other words would leave none for those that can hang on the root alone.
             hangs = place[m] == below_root
             below[m, 0] = sums[ROOT, m] + sums[KEPT, m] - worth[below_root] if hangs else -np.inf
