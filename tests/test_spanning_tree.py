@@ -93,7 +93,7 @@ def test_where_some_tree_is_not_masked_no_other_matters(structure, dtype, backen
     assert len(mask) > 4
     scores = normal(*mask.shape).to(dtype)
     large, forbidden = scores.masked_fill(mask, -1e30), scores.masked_fill(mask, -math.inf)
-    for question in (structmax.marginals, structmax.log_partition, structmax.argmax):
+    for question in (structmax.marginals, structmax.log_partition, structmax.argmax, structmax.entropy):
         got, want = (question(s, structure, backend=backend) for s in (large, forbidden))
         torch.testing.assert_close(got, want, rtol=0.0, atol=TOLERANCE[dtype])
     got, want = (structmax.topk(s, structure, 3, backend=backend) for s in (large, forbidden))

@@ -12,6 +12,7 @@ import numpy as np
 from structmax.numerics.kernel_numba import compiled
 from structmax.numerics.kernel_numba_exp import exp
 
+EPS = 2.0**-52
 TABLES = 8
 WEIGHT, PLAN, PLAN_TURNED, HANGS, FROM, INTO, LINES, OUT = range(TABLES)
 # Rows of the table LINES
@@ -172,6 +173,8 @@ def share_out(n, single_root, tables, d_tables):
         for h in range(first, k):
             likely -= through[h, k]
             d_likely -= d_through[h, k]
+        # Rounding leaves something of nothing, which no mask bears.
+        likely = likely if abs(likely) > n * EPS else 0.0
         for h in range(first, k if lines[PIVOT, k] > -np.inf else 0):
             share = exp(plan[h, k])
             amount = share * likely + through[h, k]

@@ -21,12 +21,16 @@ from structmax.structures.spanning_tree.reference_walk import sample_without_rep
 
 def log_partition(arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
     near, words, lost = brought_near(arc, lengths, single_root, directed)
-    return (_eliminated(near, words=words, single_root=single_root) + lost).to(arc.dtype)
+    value = _eliminated(near, words=words, single_root=single_root)
+    return value if lost is None else (value + lost).to(arc.dtype)
 
 
 def marginals(arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
-    near, words, _ = brought_near(arc, lengths, single_root, directed)
+    near, words, lost = brought_near(arc, lengths, single_root, directed)
     parts = _derived["marginals"](near, words=words, single_root=single_root)[0]
+    if lost is not None:
+        # Rounding leaves something of nothing, which no mask bears.
+        parts = torch.where(parts.abs() > arc.shape[1] * torch.finfo(parts.dtype).eps, parts, 0.0)
     return from_arcs(parts.to(arc.dtype), directed, arc.dim() == 4)
 
 

@@ -17,16 +17,18 @@ FAR = 1e3
 NOTHING = 800.0
 
 
-def brought_near(arc: Tensor, lengths: Tensor, single_root: bool, directed: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Arcs, words, and what all trees have lost: (B, …), (B,), (B,). Far scores are float64 then, others as they are.
+def brought_near(
+    arc: Tensor, lengths: Tensor, single_root: bool, directed: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Arcs in float64, words, and what all trees have lost: (B, …), (B,), (B,).
 
-    On other devices than the CPU nobody looks whether scores are far.
+    Where no score is far, arcs are as they are, and nothing is lost: None. On other devices than the CPU nobody looks.
     """
     arcs, words = as_arcs(arc, lengths, directed)
-    lost = arcs.new_zeros(len(arcs))
     if not check.readable(arcs) or not bool((arcs.isfinite() & (arcs.abs() > FAR)).any()):
-        return arcs, words, lost
-    near, lost = arcs.double().clone(), lost.double()
+        return arcs, words, None
+    near = arcs.double().clone()
+    lost = near.new_zeros(len(near))
     labelled = near if arcs.dim() == 4 else near.unsqueeze(-1)
     for b, table in enumerate(tables(arc, lengths, directed)[2]):
         if table is None:
