@@ -209,6 +209,10 @@ class AbstractStructure(ABC):
         """
         return sum(t.numel() for t in tensors) * math.log(2)
 
+    def adds(self, scores: Scores) -> bool:
+        """Whether `tensors` adds up scores. Those in half precision are widened before."""
+        return False
+
     def tensors(self, scores: Scores) -> tuple[Tensor, ...]:
         """The part tensors in order."""
         return (scores,) if isinstance(scores, Tensor) else tuple(scores)

@@ -3,36 +3,18 @@
 A kernel computes half precision in float32 and rounds what it returns. The difference of two rounded answers is not the
 rounded difference: log Z = 200.41 and ⟨θ, μ⟩ = 199.58 are both 200 in bfloat16, and nothing is left of an entropy of
 0.83. So what is composed gets its scores in float32, computes with what nobody has rounded, and is rounded once, at the
-end. Gradients come back in the dtype of the scores, by the cast.
+end. Gradients come back in the dtype of the scores, by the cast. The same holds where a structure adds up scores, such
+as those of a first label, before a kernel sees them.
 """
 
-import functools
-import inspect
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+import dataclasses
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from structmax.backends import HALF
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def composed(question: Callable[P, R]) -> Callable[P, R]:
-    """The question, asked in float32 where its scores, the first argument, are narrower; the answer in their dtype."""
-    first = next(iter(inspect.signature(question).parameters))
-
-    @functools.wraps(question)
-    def asked(*args: P.args, **kwargs: P.kwargs) -> R:
-        dtype = narrow(args[0] if args else kwargs.get(first))
-        if dtype is None:
-            return question(*args, **kwargs)
-        wide = {name: widened(value) for name, value in kwargs.items()}
-        return cast(question(*map(widened, args), **wide), dtype)  # type: ignore[arg-type]
-
-    return asked
+from structmax.contract import AbstractStructure
 
 
 def narrow(scores: Any) -> torch.dtype | None:
@@ -49,10 +31,12 @@ def widened(value: Any) -> Any:
 
 
 def cast(value: Any, dtype: torch.dtype) -> Any:
-    """The way back, of an answer: floating-point tensors in that dtype."""
+    """The way back, of an answer: what is float32 in that dtype."""
     if isinstance(value, tuple | list):
         return _like(value, [cast(each, dtype) for each in value])
-    return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+    if dataclasses.is_dataclass(value) and not isinstance(value, AbstractStructure | type):
+        return dataclasses.replace(value, **{name: cast(each, dtype) for name, each in vars(value).items()})
+    return value.to(dtype) if isinstance(value, Tensor) and value.dtype == torch.float32 else value
 
 
 def _like(value: Any, items: list[Any]) -> Any:

@@ -19,6 +19,7 @@ from torch.utils._pytree import register_pytree_node
 from structmax import backends, check, operator
 from structmax.backends import HALF, Plan
 from structmax.contract import AbstractStructure, Scores, outside_transforms
+from structmax.half import narrow, widened
 from structmax.numerics import compilation
 from structmax.parts import Tensors
 
@@ -60,10 +61,15 @@ class Problem:
 
         With `wide`, half precision is computed with in float32 and rounded once, in the answer.
         """
-        given = (scores,) if isinstance(scores, Tensor) else scores
         if not isinstance(structure, AbstractStructure):
             kind = structure.__name__ + " itself" if isinstance(structure, type) else type(structure).__name__
             raise TypeError(f"`structure` should be a structure such as Simplex(), but is {kind}. Try `Simplex()`.")
+        half = narrow(scores)
+        if half is not None and (wide or structure.adds(scores)):
+            problem = Problem.of(widened(scores), structure, backend)
+            problem.dtype = half
+            return problem
+        given = (scores,) if isinstance(scores, Tensor) else scores
         key = _form(given, structure, backend)
         forms = structure.remembered.setdefault("forms", {}) if key is not None else {}
         known = forms.get(key)
@@ -94,8 +100,6 @@ class Problem:
                 tensors = structure.tensors(scores)
                 same = len(tensors) == len(given) and all(a is b for a, b in zip(tensors, given, strict=True))
                 forms[key] = problem.blank, same
-        if wide and problem.dtype in HALF:
-            problem = problem.at(tuple(t.float() for t in problem.scores))
         return problem
 
     def at(self, scores: Tensors) -> "Problem":
@@ -360,8 +364,8 @@ def run(plan: Plan, tensors: Any, fields: dict[str, Any], checked: bool) -> list
     dtype = scores.dtype
     if plan.refuses is not None:
         plan = backends.second_choice(plan, tensors, fields)
-    narrow = dtype in HALF
-    widen, fetch, dual = narrow and plan.backend != "triton", plan.fetches, forward_ad._current_level >= 0
+    is_half = dtype in HALF
+    widen, fetch, dual = is_half and plan.backend != "triton", plan.fetches, forward_ad._current_level >= 0
     arguments = [_clean(tensor, widen, fetch, dual) for tensor in tensors]
     keywords = {}
     for key, value in fields.items():
@@ -385,7 +389,7 @@ def run(plan: Plan, tensors: Any, fields: dict[str, Any], checked: bool) -> list
             if tensor is argument:
                 tensor = tensor.clone()
                 break
-        outputs.append(tensor.to(dtype) if narrow and in_dtype else tensor)
+        outputs.append(tensor.to(dtype) if is_half and in_dtype else tensor)
     return outputs
 
 

@@ -129,3 +129,82 @@ def test_it_compiles():
     compiled = torch.compile(lambda x: structmax.entropy(x, Simplex()), backend="eager", fullgraph=True)
     x = X.to(torch.bfloat16)
     assert torch.equal(compiled(x), structmax.entropy(x, Simplex()))
+
+
+# --- sums that a structure forms itself ----------------------------------------------------------------------------
+
+
+def ends(dtype: torch.dtype) -> tuple[LinearChain, LinearChain.Parts, LinearChain.Parts]:
+    """A chain whose sums, 1024 + 0.3 say, have more digits than half precision keeps; the same in float32."""
+    g = torch.Generator().manual_seed(0)
+    unary, pairwise, start, end = (torch.randn(*shape, generator=g) for shape in ((8, 3, 4), (4, 4), (4,), (8, 4)))
+    scores = LinearChain.Parts(*(t.to(dtype) for t in (1024 + 0 * unary, pairwise, start, end)))
+    return LinearChain(), scores, LinearChain.Parts(*(t.float() for t in scores))
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize(
+    "question",
+    [
+        structmax.argmax,
+        structmax.log_partition,
+        structmax.marginals,
+        structmax.max_marginals,
+        structmax.sparse_marginals,
+        lambda x, chain: structmax.topk(x, chain, 3),
+        lambda x, chain: structmax.sample(x, chain, (4,), generator=torch.Generator().manual_seed(0)),
+        lambda x, chain: structmax.sample_without_replacement(x, chain, 4, generator=torch.Generator().manual_seed(0)),
+        lambda x, chain: structmax.sparsemap(x, chain).marginals,
+        lambda x, chain: structmax.sparsemap(x, chain).gap,
+        lambda x, chain: structmax.smoothed(x, chain, structmax.L2(1.0)),
+        lambda x, chain: structmax.smoothed_marginals(x, chain, structmax.L2(1.0)),
+        lambda x, chain: structmax.Distribution(x, chain).mean,
+        lambda x, chain: structmax.Distribution(x, chain).variance,
+        lambda x, chain: structmax.expect(lambda y, _: y.unary[..., 0].sum(-1), x, chain, structmax.Enumerate()).value,
+    ],
+)
+def test_scores_of_the_ends_are_added_in_float32(question, dtype):
+    chain, narrow, wide = ends(dtype)
+    got, want = question(narrow, chain), question(wide, chain)
+    for a, b in zip(pieces(got), pieces(want), strict=True):
+        assert torch.equal(a, b.to(dtype) if b.dtype == torch.float32 else b)
+
+
+def pieces(answer: object) -> list[torch.Tensor]:
+    return [answer] if isinstance(answer, torch.Tensor) else [t for each in answer or () for t in pieces(each)]
+
+
+def test_sums_that_half_precision_cannot_hold():
+    lowest = torch.finfo(torch.float16).min
+    unary, start = torch.full((2, 2), lowest, dtype=torch.float16), torch.full((2,), lowest, dtype=torch.float16)
+    scores = LinearChain.Parts(unary, torch.zeros(2, 2, dtype=torch.float16), start)
+    assert abs(structmax.log_count(scores, LinearChain()) - torch.tensor(4.0).log()) < 1e-6
+    assert structmax.argmax(scores, LinearChain()).unary.sum() == 2
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_the_gradient_of_many_values_is_rounded_once(dtype):
+    g = torch.Generator().manual_seed(0)
+    weight = torch.randn(64, generator=g).to(dtype)
+    pairwise = torch.zeros(2, 2, dtype=dtype, requires_grad=True)
+    values, parts = structmax.topk((torch.zeros(6, 2, dtype=dtype), pairwise), LinearChain(), 64)
+    (values * weight).sum().backward()
+    want = torch.einsum("k,kij->ij", weight.double(), parts.pairwise.double())
+    assert torch.equal(pairwise.grad, want.to(dtype))
+
+
+# --- entropies between large masks ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mask", [-6e4, -4e5, -1e9, -1e30])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("structure", [structmax.BinaryTree(), structmax.SpanningTree(single_root=True)])
+def test_entropies_are_no_larger_than_the_number_of_structures_allows(structure, dtype, mask):
+    noise = torch.randn(64, 6, 6, generator=torch.Generator().manual_seed(0))
+    scores = (mask + 0.01 * noise).to(dtype).requires_grad_()
+    got, most = structmax.entropy(scores, structure), structmax.log_count(scores, structure)
+    assert ((got >= 0) & (got <= most.to(dtype))).all()
+    # a difference of 0.01, or what is lost by rounding, hardly matters
+    assert (got > most - (0.1 if mask > -1e5 else most)).all()
+    got.sum().backward()
+    assert scores.grad.isfinite().all()

@@ -187,3 +187,19 @@ def test_messages_about_types():
         ProjectiveTree(single_root=None)
     with pytest.raises(TypeError, match="single_root"):
         ProjectiveTree()
+
+
+def test_a_masked_arc_has_no_share_however_unlikely_others_are():
+    """Its weight, exp(−700) at least in linear numbers, counts for more where all trees are far below the best arcs."""
+    arc = torch.tensor(
+        [
+            [0.0, 205.9, -1446.3, 1369.2],
+            [0.0, 0.0, -608.6, -1e30],
+            [0.0, -58.4, 0.0, -340.7],
+            [0.0, -1062.5, 358.8, 0.0],
+        ],
+        dtype=torch.float64,
+    )
+    structure = ProjectiveTree(single_root=True)
+    assert structmax.marginals(arc, structure)[1, 3] == 0
+    assert structmax.entropy(arc, structure) < 1e-9

@@ -34,6 +34,74 @@ def some_forbidden(scores: Tensor, share: float, seed: int = 1) -> Tensor:
     )
 
 
+# --- masks that are large numbers ----------------------------------------------------------------------------------
+
+VARIANTS = pytest.mark.parametrize(
+    "structure",
+    [
+        SpanningTree(single_root=True),
+        SpanningTree(single_root=False),
+        SpanningTree(single_root=True, labelled=True),
+        SpanningTree(directed=False),
+        SpanningTree(directed=False, labelled=True),
+    ],
+    ids=lambda structure: f"{structure.single_root}-{structure.labelled}-{structure.directed}",
+)
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+# logarithms of shares go down to −800
+TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-12}
+BACKENDS = pytest.mark.parametrize("backend", ["numba", "reference"])
+
+
+def masked(structure: SpanningTree, share: float, count: int, seed: int = 2) -> tuple[Tensor, Tensor, Tensor]:
+    """Which parts are masked, how many of a member's parts are, (B, M), and the members (M, …)."""
+    shape = (4, 4, 2) if structure.labelled else (4, 4)
+    mask = torch.rand(count, *shape, generator=torch.Generator().manual_seed(seed)) < share
+    members = structure.enumerate(torch.zeros(shape, dtype=torch.float64))
+    return mask, mask.flatten(1).double() @ members.flatten(1).mT, members
+
+
+@BACKENDS
+@DTYPES
+@VARIANTS
+def test_where_every_tree_is_masked_those_with_the_fewest_masks_are_equally_likely(structure, dtype, backend):
+    mask, masks, members = masked(structure, 0.8, 16)
+    fewest = masks.amin(1, keepdim=True)
+    assert (fewest > 0).any()
+    best = (masks == fewest).double()
+    best /= best.sum(1, keepdim=True)
+    scores = torch.zeros(mask.shape, dtype=dtype).masked_fill(mask, -1e30)
+    got = structmax.marginals(scores, structure, backend=backend)
+    want = torch.einsum("bm,m...->b...", best, members).to(dtype)
+    torch.testing.assert_close(got, want, rtol=0.0, atol=TOLERANCE[dtype])
+    value = structmax.log_partition(scores, structure, backend=backend)
+    assert (value - -1e30 * fewest[:, 0]).abs().max() <= 8e30 * torch.finfo(dtype).eps
+    tangent = normal(*mask.shape).to(dtype)
+    moved = torch.func.jvp(lambda s: structmax.marginals(s, structure, backend=backend), (scores,), (tangent,))[1]
+    along = torch.einsum("b...,m...->bm", tangent.double(), members)
+    along = best * (along - (best * along).sum(1, keepdim=True))
+    want = torch.einsum("bm,m...->b...", along, members).to(dtype)
+    torch.testing.assert_close(moved, want, rtol=0.0, atol=8 * TOLERANCE[dtype])
+
+
+@BACKENDS
+@DTYPES
+@VARIANTS
+def test_where_some_tree_is_not_masked_no_other_matters(structure, dtype, backend):
+    mask, masks, _ = masked(structure, 0.6, 64)
+    mask = mask[masks.amin(1) == 0]
+    assert len(mask) > 4
+    scores = normal(*mask.shape).to(dtype)
+    large, forbidden = scores.masked_fill(mask, -1e30), scores.masked_fill(mask, -math.inf)
+    for question in (structmax.marginals, structmax.log_partition, structmax.argmax, structmax.entropy):
+        got, want = (question(s, structure, backend=backend) for s in (large, forbidden))
+        torch.testing.assert_close(got, want, rtol=0.0, atol=TOLERANCE[dtype])
+    got, want = (structmax.topk(s, structure, 3, backend=backend) for s in (large, forbidden))
+    found = want.values > -math.inf
+    torch.testing.assert_close(got.values[found], want.values[found], rtol=0.0, atol=TOLERANCE[dtype])
+    assert got.parts[found].equal(want.parts[found])
+
+
 # --- closed forms --------------------------------------------------------------------------------------------------
 
 

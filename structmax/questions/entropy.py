@@ -8,10 +8,11 @@ All four are log-partitions and inner products with marginals:
 so their gradients are those of LogPartition and Marginals. A forbidden part has marginal 0 and counts 0, not 0 · −inf:
 values and gradients stay finite. Only where p gives mass to what q forbids are H(p, q) and KL infinite, as they should.
 
-log Z and ⟨θ, μ⟩ are exact up to the rounding of the scores. Where every structure has a part beyond 1/(16 eps), a mask
-of −1e30 say, no digit of their difference is left. There p is uniform among the best, up to this rounding, and H(p) is
-computed from smaller scores of the same order: log Z(rθ) − ⟨rθ, μ⟩, which lies between H(p) and the logarithm of the
-number of structures.
+log Z and ⟨θ, μ⟩ are exact up to the rounding of the scores. Where every structure has a large mask, few digits of their
+difference are left: then H(p) is computed in float64, and held to the logarithm of the number of structures. Where some
+part is beyond 1/(16 eps), a mask of −1e30 say, there are none. There p is uniform among the best, up to this rounding,
+and H(p) is computed from smaller scores of the same order: log Z(rθ) − ⟨rθ, μ⟩, which lies between H(p) and the
+logarithm of the number of structures.
 """
 
 import functools
@@ -36,22 +37,31 @@ def _feasible(log_z: Tensor) -> Tensor:
 
 def _own(problem: Problem, mu: Tensors) -> Tensor:
     """H(p) from the marginals of p: (B,)."""
+    if not check.readable(problem.scores[0]):
+        return _bound(problem, mu)
+    log_z, expected = ENTROPY.value(problem), inner(countable(problem.scores, mu), mu)
+    # a sum may be too large for log Z, and not for marginals
+    if not bool(_rounds_by(2.0**-8, torch.where(log_z.isneginf(), expected, log_z)).any()):
+        return (_feasible(log_z) - expected).clamp_min(0.0)
+    wide = problem.at(tuple(s.double() for s in problem.scores))
+    bound = _bound(wide, ENTROPY.point(wide))
+    return torch.minimum(bound, _feasible(_log_count(wide))).to(log_z.dtype)
+
+
+def _bound(problem: Problem, mu: Tensors) -> Tensor:
+    """H(p), or a bound for it where no digit would be left: (B,)."""
     counted = countable(problem.scores, mu)
-    if check.readable(problem.scores[0]):
-        log_z = ENTROPY.value(problem)
-        if not bool(_too_large(log_z).any()):
-            return (log_z - inner(counted, mu)).clamp_min(0.0)
     # the largest score of a part that counts: (B,)
     sizes = [c.detach().abs().amax(-1) for c in _nonempty(counted)]
     size = functools.reduce(torch.maximum, sizes)
-    ratio = torch.where(_too_large(size), torch.finfo(size.dtype).eps ** -0.5 / size, 1.0)
+    ratio = torch.where(_rounds_by(1 / 16, size), torch.finfo(size.dtype).eps ** -0.5 / size, 1.0)
     log_z = _feasible(ENTROPY.value(problem.at(scaled(ratio, problem.scores))))
     return (log_z - inner(scaled(ratio, counted), mu)).clamp_min(0.0)
 
 
-def _too_large(scores: Tensor) -> Tensor:
-    """Whether rounding leaves no digit of a difference of such scores."""
-    return scores.detach().abs() * torch.finfo(scores.dtype).eps > 1 / 16
+def _rounds_by(error: float, scores: Tensor) -> Tensor:
+    """Whether so much or more of such scores is lost by rounding."""
+    return scores.detach().abs() * torch.finfo(scores.dtype).eps > error
 
 
 def _nonempty(tensors: Tensors) -> list[Tensor]:
@@ -218,6 +228,10 @@ def log_count(scores: Scores, structure: AbstractStructure, *, backend: str = "a
         >>> structmax.log_count(torch.zeros(5, 5), structmax.BinaryTree()).exp()
         tensor(14.0000, dtype=torch.float64)
     """
-    problem = Problem.of(scores, structure, backend)
-    flat = tuple(torch.zeros_like(t, dtype=torch.float64).masked_fill(t.isneginf(), -math.inf) for t in problem.scores)
-    return problem.with_batch((ENTROPY.value(problem.at(flat)),))[0]
+    problem = Problem.of(scores, structure, backend, wide=True)
+    return problem.with_batch((_log_count(problem),))[0]
+
+
+def _log_count(problem: Problem) -> Tensor:
+    flat = tuple(torch.zeros_like(s, dtype=torch.float64).masked_fill(s.isneginf(), -math.inf) for s in problem.scores)
+    return ENTROPY.value(problem.at(flat))

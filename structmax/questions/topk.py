@@ -8,6 +8,7 @@ from torch.autograd import Function
 from structmax import check
 from structmax.autograd import rule
 from structmax.contract import AbstractStructure, Scores
+from structmax.half import widened
 from structmax.parts import Tensors, countable, inner, scaled
 from structmax.problem import Problem
 
@@ -34,7 +35,9 @@ class Best(Function):
 
     @staticmethod
     def backward(ctx: Any, d_values: Tensor, *_: Tensor) -> tuple[Any, ...]:
-        return None, None, *(part.sum(1) for part in scaled(d_values, ctx.saved_tensors))
+        # Counts times half precision are rounded, and so would be each of many terms.
+        terms = scaled(widened(d_values), widened(ctx.saved_tensors))
+        return None, None, *(term.sum(1).to(d_values.dtype) for term in terms)
 
     @staticmethod
     def jvp(ctx: Any, _: None, __: None, *tangents: Tensor) -> tuple[Any, ...]:

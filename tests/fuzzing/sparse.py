@@ -15,8 +15,7 @@ def wide(t: Trial) -> Truth:
     """The truth for what is solved in float64, whatever the dtype of the scores."""
     if t.truth.kernel == torch.float64:
         return t.truth
-    tensors = t.structure.tensors(t.parts_of(widened(t.raw)))
-    return Truth(t.structure, tensors, torch.float64, t.structure.tensors(t.scores))
+    return Truth(t.structure, t.structure.tensors(widened(t.scores)), torch.float64)
 
 
 def regular(t: Trial) -> Tensor:
@@ -89,7 +88,9 @@ def optimal(t: Trial, what: str, mean: Tensor, temperature: float, counted: Tens
     bad = truth.some & (each.amax(-1) - reached > slack)
     t.wrong(what, "a member improves it", bad, lambda b: f"by {each[b].max() - reached[b]:.3g} > {slack[b]:.1g}")
     if value is not None:
-        want = (theta * mean).sum(-1) - temperature / 2 * (mean**2 * counted).sum(-1)
+        # the lowest score times 1 + eps would overflow
+        held = torch.minimum(mean, truth.often)
+        want = (theta * held).sum(-1) - temperature / 2 * (held**2 * counted).sum(-1)
         want = torch.where(truth.some, want, -torch.inf)
         t.same(f"{what} value", t.numbers(value), want, slack)
 

@@ -15,7 +15,6 @@ from fuzzing import scores
 from fuzzing.structures import MAKERS
 from fuzzing.truth import Truth
 from structmax import backends
-from structmax.backends import HALF
 from structmax.half import widened
 
 BATCHES = [(32,), (32,), (32,), (32,), (48,), (4, 8), (), (1,), (3,), (2, 2), (2, 1, 3), (0,)]
@@ -97,19 +96,8 @@ class Trial(Report):
         self.structure = subject.structure
         self.base, self.mask = rng.choice(scores.BASES), rng.choice(scores.MASKS)
         self.raw = self.draw(subject.shapes, self.base, self.mask)
-        if self.dtype in HALF:
-            self.truth = self.half_truth()
-        else:
-            self.truth = Truth(self.structure, self.structure.tensors(self.scores))
+        self.truth = Truth(self.structure, self.structure.tensors(widened(self.scores)))
         self.count = len(self.truth.theta)
-
-    def half_truth(self) -> Truth:
-        """By scores widened before the structure forms any sum of them, none of which half precision cannot hold."""
-        while True:
-            narrow, wide = self.structure.tensors(self.scores), self.structure.tensors(self.parts_of(widened(self.raw)))
-            if not any(bool((n.isinf() & w.isfinite()).any()) for n, w in zip(narrow, wide, strict=True)):
-                return Truth(self.structure, wide, narrow=narrow)
-            self.raw = tuple(None if t is None else t / 2 for t in self.raw)
 
     def draw(self, shapes: tuple[Any, ...], base: str, mask: str) -> tuple[Tensor | None, ...]:
         """Scores of these shapes, with anything where no structure looks."""

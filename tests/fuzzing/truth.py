@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from structmax.inference.question import flat
 from torch import Tensor
 
 from structmax.contract import AbstractStructure
-from structmax.inference.question import flat
 
 # Rounding errors of a kernel are counted in units of the last place of the largest sum it meets: a member has about a
 # dozen parts, each of them enters inside and outside sums, and a logarithm or exponential adds its own.
@@ -57,7 +57,6 @@ class Truth:
         structure: AbstractStructure,
         tensors: tuple[Tensor, ...],
         kernel: torch.dtype | None = None,
-        narrow: tuple[Tensor, ...] | None = None,
     ) -> None:
         self.structure = structure
         self.kernel = kernel or (torch.float64 if tensors[0].dtype == torch.float64 else torch.float32)
@@ -85,11 +84,6 @@ class Truth:
         self.lost = ~self.some & ~self.forbidden.all(-1)
         size = np.where(np.isneginf(exact), 0, np.abs(terms).sum(-1)).astype(np.float64)
         self.unit = UNITS * info.eps
-        if narrow is not None:
-            # Sums that the structure itself forms, as of start and unary scores, are rounded to half precision where a
-            # question is asked alone, and not where an answer is composed in float32: either is right.
-            lost = (flat(narrow, structure).double().reshape(self.theta.shape) - self.theta).abs().nan_to_num()
-            size = size + torch.einsum("bmp,bp->bm", self.y, lost).numpy() / self.unit
         self.size = torch.as_tensor(np.nan_to_num(size, posinf=info.max))
         best = exact.max(-1, keepdims=True, initial=-np.inf)
         lead = np.where(np.isneginf(exact), -np.inf, exact - np.where(np.isneginf(best), 0, best))

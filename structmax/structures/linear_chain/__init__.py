@@ -111,6 +111,9 @@ class LinearChain(AbstractStructure):
     def field_batch_dim(self, name: str) -> int:
         return getattr(self, name).dim() - (name == "keep")
 
+    def adds(self, scores: Scores) -> bool:
+        return not isinstance(scores, Tensor) and any(ends is not None for ends in scores[2:])
+
     def tensors(self, scores: Scores) -> tuple[Tensor, ...]:
         unary, pairwise, start, end = LinearChainParts(*scores)
         pairwise = pairwise.expand(*unary.shape[:-2], *pairwise.shape) if pairwise.dim() == 2 else pairwise

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from structmax.contract import by_autograd
-from structmax.numerics.arcs import as_arcs, usable
+from structmax.numerics.arcs import as_arcs, from_arcs, usable
 from structmax.structures.spanning_tree.reference_given import given
 from structmax.structures.spanning_tree.reference_logs import finite, log_add, log_sum
+from structmax.structures.spanning_tree.reference_prices import brought_near
 from structmax.structures.spanning_tree.reference_trees import argmax as argmax
 from structmax.structures.spanning_tree.reference_trees import max_marginals as max_marginals
 from structmax.structures.spanning_tree.reference_trees import topk as topk
@@ -19,7 +20,29 @@ from structmax.structures.spanning_tree.reference_walk import sample_without_rep
 
 
 def log_partition(arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
-    arc, words = as_arcs(arc, lengths, directed)
+    near, words, lost = brought_near(arc, lengths, single_root, directed)
+    value = _eliminated(near, words=words, single_root=single_root)
+    return value if lost is None else (value + lost).to(arc.dtype)
+
+
+def marginals(arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
+    near, words, lost = brought_near(arc, lengths, single_root, directed)
+    parts = _derived["marginals"](near, words=words, single_root=single_root)[0]
+    if lost is not None:
+        # Rounding leaves something of nothing, which no mask bears.
+        parts = torch.where(parts.abs() > arc.shape[1] * torch.finfo(parts.dtype).eps, parts, 0.0)
+    return from_arcs(parts.to(arc.dtype), directed, arc.dim() == 4)
+
+
+def marginals_jvp(arc: Tensor, tangent: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
+    near, words, _ = brought_near(arc, lengths, single_root, directed)
+    along = as_arcs(tangent, lengths, directed)[0].to(near.dtype)
+    parts = _derived["marginals_jvp"](near, along, words=words, single_root=single_root)[0]
+    return from_arcs(parts.to(arc.dtype), directed, arc.dim() == 4)
+
+
+def _eliminated(arc: Tensor, *, words: Tensor, single_root: bool) -> Tensor:
+    """log Z of arcs, differentiable."""
     arcs = arc if arc.dim() == 4 else arc.unsqueeze(-1)
     weight = log_sum(torch.where(usable(arc.shape[1], words).unsqueeze(-1), arcs, -math.inf))
     value = weight.new_zeros(len(arc))
@@ -55,19 +78,15 @@ def _without_single_root(weight: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([root.unsqueeze(1), words], 1), pivot
 
 
-_derived = by_autograd(log_partition)
+_derived = by_autograd(_eliminated)
 
 
 def _log_partition_and_marginals(arc: Tensor, **fields: Any) -> tuple[Tensor, Tensor]:
-    return log_partition(arc, **fields), _derived["marginals"](arc, **fields)[0]
-
-
-def _marginals_jvp(arc: Tensor, tangent: Tensor, **fields: Any) -> Tensor:
-    return _derived["marginals_jvp"](arc, tangent, **fields)[0]
+    return log_partition(arc, **fields), marginals(arc, **fields)
 
 
 given_log_partition, given_log_partition_and_marginals, given_marginals_jvp = given(
-    _log_partition_and_marginals, _marginals_jvp
+    _log_partition_and_marginals, marginals_jvp
 )
 
 

@@ -59,6 +59,18 @@ def _values(start, stop, arc, lengths, single_root, value):
 
 
 @compiled()
+def _forget(table, n, peak, mu):
+    """0 for an arc so far below the best into its word that its weight is exp(−700): it may be a mask of −1e30."""
+    peak[: n + 1] = -np.inf
+    for h in range(n + 1):
+        for m in range(1, n + 1):
+            peak[m] = max(peak[m], table[h, m])
+    for h in range(n + 1):
+        for m in range(1, n + 1):
+            mu[h, m] = mu[h, m] if table[h, m] - peak[m] > -700.0 else 0.0
+
+
+@compiled()
 def _share(arc, n, labels, mu, out):
     """mu[h, m] times the share of each label."""
     for h in range(n + 1):
@@ -88,6 +100,7 @@ def _values_and_marginals(start, stop, arc, lengths, single_root, value, margina
         mu[:] = 0
         if linear:
             outside(n, single_root, weight, chart, mu)
+            _forget(table, n, vector, mu)
         else:
             outside_log(n, chart, np.zeros_like(chart), mu, np.empty_like(mu))
         _share(arc[b], n, labels, mu, marginals[b])

@@ -8,6 +8,7 @@ from structmax.numerics.arcs import as_arcs, from_arcs
 from structmax.numerics.kernel_numba import compiled, kernel, over_rows
 from structmax.structures.spanning_tree.kernel_numba.edmonds import (
     advance,
+    arc_worth,
     begin,
     best_heads,
     copy,
@@ -46,7 +47,7 @@ def _mark_below(heads, order, n, m, is_below):
 @compiled()
 def _rival(column, scores, n, single_root, search, v, is_below):
     """The worth of the second best arc into the place v that makes a tree if it takes the place of the best."""
-    (_, name, following, _), (_, replaced), (_, arc_head, arc_end), _, _, _ = search
+    (_, name, following, _), _, (_, arc_head, arc_end), _, _, _ = search
     head, end = arc_head[name[v]], arc_end[name[v]]
     rival = -np.inf
     # from another head, which may not hang on v
@@ -55,13 +56,12 @@ def _rival(column, scores, n, single_root, search, v, is_below):
             rival = column[v, h]
     # from the same head to another word of the supernode
     m = following[v]
-    while m != v:
-        if m != end and scores[m, head] - replaced[m] > rival:
-            rival = scores[m, head] - replaced[m]
+    while True:
+        if m != end:
+            rival = max(rival, arc_worth(scores[m, head], head, m, single_root, search))
+        if m == v:
+            return rival
         m = following[m]
-    if v != end and scores[v, head] - replaced[v] > rival:
-        rival = scores[v, head] - replaced[v]
-    return rival
 
 
 @compiled()
@@ -86,7 +86,7 @@ def _next_best(theta, n, labels, single_root, tree, space):
         heads[m] = tree[m] // (size * labels)
     _from_root(heads, n, order)
     least, word = np.inf, NOBODY
-    begin(n, search)
+    begin(column, n, single_root, search)
     (_, name, _, worth), _, (_, arc_head, arc_end), _, _, _ = search
     while True:
         v = advance(column, n, single_root, search)

@@ -15,6 +15,10 @@ from structmax.numerics.kernel_numba.labels import best_label
 # A word or supernode is not met yet, on the path that grows, or hangs on the root through others like it.
 NEW, ON_PATH, FINISHED = 0, 1, 2
 NOBODY = -1
+# Rows of the table of sums: for each word the worth of all arcs that an arc to it would replace, and the score of the
+# root's arc to it; for each name the worth of its best arc and, when summed up, of all inside, of all others inside
+# the outermost around it, and a scratch row.
+REPLACED, ROOT, WORTH, INSIDE, KEPT, AFTER = range(6)
 
 
 # --- reading and writing -------------------------------------------------------------------------------------------
@@ -61,8 +65,8 @@ def new_search(size):
     return (
         # For each place, of a word or supernode: its state, its name, its next member, and the worth of its best arc.
         (np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size)),
-        # For each word: its place, and the worth of all arcs that an arc to it would replace.
-        (np.empty(size, np.int64), np.empty(size)),
+        # The place of each word, and sums of worths.
+        (np.empty(size, np.int64), np.empty((6, 2 * size))),
         # For each name ever given: the supernode it became part of, and both ends of its best arc.
         (np.empty(2 * size, np.int64), np.empty(2 * size, np.int64), np.empty(2 * size, np.int64)),
         # Of each arc into a supernode, the word at which it ends.
@@ -113,10 +117,12 @@ def _take_over_word(row, word, shift, out, out_end):
 
 
 @compiled()
-def begin(n, search):
-    (state, name, following, _), (place, replaced), _, _, _, now = search
+def begin(column, n, single_root, search):
+    (state, name, following, _), (place, sums), (parent, _, _), _, _, now = search
     for v in range(n + 1):
-        state[v], name[v], following[v], place[v], replaced[v] = NEW, v, v, v, 0.0
+        state[v], name[v], following[v], place[v], sums[REPLACED, v] = NEW, v, v, v, 0.0
+        if single_root:
+            parent[v], sums[ROOT, v] = NOBODY, column[v, 0]
     state[0] = FINISHED
     now[0], now[1], now[2], now[3] = 0, 0, 0, n + 1
 
@@ -128,7 +134,7 @@ def advance(column, n, single_root, search):
     A path grows from a word to its best head, to the best head of that, and so on. Where it meets itself, the cycle
     becomes a supernode: each arc into it is worth what it adds to the arc that it would replace.
     """
-    (state, name, _, worth), (place, _), (parent, arc_head, arc_end), ends, path, now = search
+    (state, name, _, worth), (place, sums), (parent, arc_head, arc_end), ends, path, now = search
     v, start, height, names = now[0], now[1], now[2], now[3]
     if state[v] == FINISHED:
         for i in range(height):
@@ -145,15 +151,60 @@ def advance(column, n, single_root, search):
     h, worth[v] = _best_head(column[v, : n + 1], single_root)
     arc_head[name[v]], arc_end[name[v]] = h, ends[v, h] if name[v] > n else v
     parent[name[v]] = NOBODY
+    if single_root and h == 0:
+        sum_up(names, search)
+        arc_end[name[v]], worth[v] = _best_below_root(v, search)
+    sums[WORTH, name[v]] = worth[v]
     state[v], path[height] = ON_PATH, v
     now[0], now[1], now[2], now[3] = place[h], start, height + 1, names
     return v if worth[v] > -np.inf else -1
 
 
 @compiled()
+def arc_worth(score, head, m, single_root, search):
+    """What an arc to m is worth to the place of m: its score less the worth of the arcs that it replaces.
+
+    For the root's only arc it is the score plus the worth of all that it keeps. What it replaces may be as bad as can
+    be, since the root's arcs were not among the choices, and would take all digits with it.
+    """
+    sums = search[1][1]
+    return score + sums[KEPT, m] if single_root and head == 0 else score - sums[REPLACED, m]
+
+
+@compiled()
+def _best_below_root(v, search):
+    """The word at the place v that should hang on the root if only one may, and what that is worth."""
+    (_, _, following, _), (_, sums), _, _, _, _ = search
+    end, best, m = v, -np.inf, v
+    while True:
+        worth = sums[ROOT, m] + sums[KEPT, m]
+        if worth > best:
+            end, best = m, worth
+        m = following[m]
+        if m == v:
+            return end, best
+
+
+@compiled()
+def sum_up(names, search):
+    """Fills the sums of all names below `names`. Nothing is subtracted: a worth of −1e30 leaves no trace elsewhere."""
+    _, (_, sums), (parent, _, _), _, _, _ = search
+    sums[INSIDE:, :names] = 0.0
+    # Those inside have lower names.
+    for s in range(1, names):
+        if parent[s] != NOBODY:
+            sums[KEPT, s] = sums[INSIDE, parent[s]]
+            sums[INSIDE, parent[s]] += sums[WORTH, s] + sums[INSIDE, s]
+    for s in range(names - 1, 0, -1):
+        if parent[s] != NOBODY:
+            sums[KEPT, s] += sums[AFTER, parent[s]] + sums[KEPT, parent[s]]
+            sums[AFTER, parent[s]] += sums[WORTH, s] + sums[INSIDE, s]
+
+
+@compiled()
 def _contract(column, n, v, new_name, search, height):
     """Makes a supernode in the place of v of the path from v on; returns the height of the path before it."""
-    (_, name, following, worth), (place, replaced), (parent, _, _), ends, path, _ = search
+    (_, name, following, worth), (place, sums), (parent, _, _), ends, path, _ = search
     row, end = column[v, : n + 1], ends[v, : n + 1]
     if name[v] <= n:
         end[:] = v
@@ -173,7 +224,7 @@ def _contract(column, n, v, new_name, search, height):
     name[v] = new_name
     u = v
     while True:
-        replaced[u] += worth[place[u]]
+        sums[REPLACED, u] += worth[place[u]]
         place[u], row[u] = v, -np.inf
         u = following[u]
         if u == v:
@@ -183,7 +234,7 @@ def _contract(column, n, v, new_name, search, height):
 @compiled()
 def best_heads(column, n, single_root, search, heads):
     """Writes the head of each word 1 … n in a best tree to `heads`; whether there is a tree. Destroys `column`."""
-    begin(n, search)
+    begin(column, n, single_root, search)
     place, roots = 1, 0
     while place > 0:
         place = advance(column, n, single_root, search)

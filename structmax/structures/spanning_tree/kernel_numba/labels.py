@@ -4,10 +4,13 @@ Scores of an instance are rows (N + 1, (N + 1) · labels), with one label where 
 least N + 1). Labels are summed before words are eliminated, and shares of an arc go to its labels afterwards.
 """
 
+import math
+
 import numpy as np
 
 from structmax.numerics.kernel_numba import compiled
-from structmax.numerics.kernel_numba.labels import log_sum, mean_over_labels, share_out, share_out_along
+from structmax.numerics.kernel_numba.exp import exp
+from structmax.numerics.kernel_numba.labels import best_label, log_sum, mean_over_labels, share_out, share_out_along
 
 
 @compiled()
@@ -34,6 +37,19 @@ def read(arc, n, labels, table):
                 out[m] = log_sum(row[m * labels : (m + 1) * labels])
         out[h] = -np.inf
     return broken == 0
+
+
+@compiled()
+def add_other_labels(arc, n, labels, table):
+    """table[h, m], a log-weight of the best label, becomes that of all: they are compared before they are far away."""
+    for h in range(n + 1):
+        for m in range(1, n + 1 if labels > 1 else 1):
+            if table[h, m] > -np.inf:
+                scores = arc[h, m * labels : (m + 1) * labels]
+                peak, total = best_label(scores), 0.0
+                for score in scores:
+                    total += exp(score - peak)
+                table[h, m] += math.log(total)
 
 
 @compiled()

@@ -13,7 +13,10 @@ from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.numerics.kernel_numba.exp import exp
 from structmax.numerics.kernel_numba.llvm import LANES
 from structmax.structures.spanning_tree.kernel_numba import log
+from structmax.structures.spanning_tree.kernel_numba.edmonds import new_search, read_columns
 from structmax.structures.spanning_tree.kernel_numba.labels import (
+    add_other_labels,
+    clear,
     read,
     read_tangent,
     refuse,
@@ -21,11 +24,13 @@ from structmax.structures.spanning_tree.kernel_numba.labels import (
     write_along,
 )
 from structmax.structures.spanning_tree.kernel_numba.linear import eliminate, eliminate_along, pull, pull_along
+from structmax.structures.spanning_tree.kernel_numba.prices import bring_near
 
 # With columns that sum to 1, a log Z above this is exact in linear numbers; the reason is in ../README.md.
 SMALLEST_LOG = -500.0
 
-_log_tables, _log_solve, _log_out = log.TABLES, log.solve, log.OUT
+_log_tables, _log_solve = log.TABLES, log.solve
+_log_weight, _log_out = log.WEIGHT, log.OUT
 
 
 @compiled("contract")
@@ -154,11 +159,20 @@ def logarithmic(start, stop, rows, arc, tangent, lengths, single_root, value, ma
     size = arc.shape[1]
     labels = arc.shape[2] // size
     tables, d_tables = np.zeros((_log_tables, size, size)), np.zeros((_log_tables, size, size))
-    table, d_table = np.zeros((size, size)), np.zeros((size, size))
+    column, below, search = np.zeros((size, size)), np.zeros((size, size)), new_search(size)
+    weight, mu, d_mu = tables[_log_weight], tables[_log_out], d_tables[_log_out]
     for b in rows[start:stop]:
         n = lengths[b]
-        read(arc[b], n, labels, table)
-        read_tangent(arc[b], tangent[b], n, labels, d_table)
-        value[b] = _log_solve(n, single_root, table, d_table, tables, d_tables)
-        write(arc[b], n, labels, tables[_log_out], marginals[b])
-        write_along(arc[b], tangent[b], n, labels, tables[_log_out], d_tables[_log_out], d_marginals[b])
+        read_columns(arc[b], n, labels, column)
+        lost = bring_near(column, n, labels, single_root, search, below, weight)
+        # as a number of the scores' dtype
+        value[b] = lost
+        if value[b] == -np.inf:
+            clear(marginals[b])
+            clear(d_marginals[b])
+            continue
+        add_other_labels(arc[b], n, labels, weight)
+        read_tangent(arc[b], tangent[b], n, labels, d_tables[_log_weight])
+        value[b] = lost + _log_solve(n, single_root, tables, d_tables)
+        write(arc[b], n, labels, mu, marginals[b])
+        write_along(arc[b], tangent[b], n, labels, mu, d_mu, d_marginals[b])

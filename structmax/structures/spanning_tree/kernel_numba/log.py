@@ -1,9 +1,8 @@
-"""Elimination of words in logarithms, for any scores, with the derivative of each logarithm along a tangent beside it.
+"""Elimination of words in logarithms, of near scores, with the derivative of each logarithm along a tangent beside it.
 
 On the way back nothing is a logarithm: what reaches an arc is shared out among the paths that it stands for, by shares
-that are summed where they are formed. Differences of logarithms would do while these are small, but at −1e15 they have
-no digits left for the number of paths. Names with `d_` are derivatives, of logarithms in `plan`, of numbers in what is
-shared out. Every loop runs along two rows, so that `plan` is kept transposed as well. Derivations: ../README.md here.
+that are summed where they are formed. Names with `d_` are derivatives, of logarithms in `plan`, of numbers in what is
+shared out. Every loop runs along two rows, so that `plan` is kept transposed as well. Derivations: README.md here.
 """
 
 import math
@@ -13,6 +12,7 @@ import numpy as np
 from structmax.numerics.kernel_numba import compiled
 from structmax.numerics.kernel_numba.exp import exp
 
+EPS = 2.0**-52
 TABLES = 8
 WEIGHT, PLAN, PLAN_TURNED, HANGS, FROM, INTO, LINES, OUT = range(TABLES)
 # Rows of the table LINES
@@ -173,6 +173,8 @@ def share_out(n, single_root, tables, d_tables):
         for h in range(first, k):
             likely -= through[h, k]
             d_likely -= d_through[h, k]
+        # Rounding leaves something of nothing, which no mask bears.
+        likely = likely if abs(likely) > n * EPS else 0.0
         for h in range(first, k if lines[PIVOT, k] > -np.inf else 0):
             share = exp(plan[h, k])
             amount = share * likely + through[h, k]
@@ -187,23 +189,8 @@ def share_out(n, single_root, tables, d_tables):
 
 
 @compiled()
-def solve(n, single_root, table, d_table, tables, d_tables):
-    """log Z of log-weights table[h, m], and the marginals and their derivatives along d_table in both tables' OUT."""
-    weight, d_weight = tables[WEIGHT], d_tables[WEIGHT]
-    shift = 0.0
-    for m in range(1, n + 1):
-        peak = -np.inf
-        for h in range(n + 1):
-            peak = max(peak, table[h, m])
-        # Any number will do where there is no head.
-        peak = peak if peak > -np.inf else 0.0
-        shift += peak
-        for h in range(n + 1):
-            weight[h, m], d_weight[h, m] = table[h, m] - peak, d_table[h, m]
-    value = shift + eliminate(n, single_root, tables, d_tables)
-    if value > -np.inf:
-        share_out(n, single_root, tables, d_tables)
-    else:
-        tables[OUT, : n + 1, : n + 1] = 0.0
-        d_tables[OUT, : n + 1, : n + 1] = 0.0
+def solve(n, single_root, tables, d_tables):
+    """log Z of the log-weights in `tables`, and the marginals and their derivatives along those in `d_tables`."""
+    value = eliminate(n, single_root, tables, d_tables)
+    share_out(n, single_root, tables, d_tables)
     return value
