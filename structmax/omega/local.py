@@ -29,6 +29,7 @@ class Local(Smooth):
     alpha: float
     temperature: float
 
+    names: ClassVar[tuple[str, str, str]] = ("smoothed", "smoothed_and_marginals", "smoothed_marginals_jvp")
     walks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -36,20 +37,14 @@ class Local(Smooth):
             "temperature", self.temperature, hint=" As it goes to 0 the smoothed maximum becomes the maximum."
         )
         check.positive("alpha", self.alpha, above=math.nextafter(1, 0), hint=" 1 is Entropy, 2 is LocalL2.")
-
-    # At α = 1 it is the entropy, for which structures have their fastest functions.
-
-    @property
-    def names(self) -> tuple[str, str, str]:  # type: ignore[override]
-        return Entropy.names if self.alpha == 1 else ("smoothed", "smoothed_and_marginals", "smoothed_marginals_jvp")
+        if self.alpha == 1:
+            # it is the entropy, for which structures have their fastest functions
+            object.__setattr__(self, "names", Entropy.names)
+            object.__setattr__(self, "divisor", Entropy(self.temperature).divisor)
 
     @property
     def numbers(self) -> dict[str, float]:
-        return {} if self.alpha == 1 else {"alpha": float(self.alpha), "gamma": float(self.temperature)}
-
-    @property
-    def divisor(self) -> float | None:
-        return float(self.temperature) if self.alpha == 1 and self.temperature != 1 else None
+        return {} if self.names is Entropy.names else {"alpha": float(self.alpha), "gamma": float(self.temperature)}
 
 
 @dataclass(frozen=True)

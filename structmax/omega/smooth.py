@@ -37,15 +37,12 @@ class Smooth(AbstractOmega):
     alone: ClassVar[str | None] = None
     # whether F is the value of a random walk
     walks: ClassVar[bool] = False
+    # None for 1, and found when the Ω is made: a compiler may make a variable of a number, and cannot branch on it
+    divisor: ClassVar[float | None] = None
 
     @property
     def numbers(self) -> dict[str, float]:
         return {}
-
-    @property
-    def divisor(self) -> float | None:
-        """None for 1: a compiler may make a variable of a number, and cannot branch on it."""
-        return None
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -106,10 +103,8 @@ class Entropy(Smooth):
         check.positive(
             "temperature", self.temperature, hint=" As it goes to 0 the smoothed maximum becomes the maximum."
         )
-
-    @property
-    def divisor(self) -> float | None:
-        return None if self.temperature == 1 else float(self.temperature)
+        if self.temperature != 1:
+            object.__setattr__(self, "divisor", float(self.temperature))
 
 
 @dataclass(frozen=True)
@@ -138,7 +133,7 @@ class Minimum(Smooth):
         return self.omega.numbers
 
     @property
-    def divisor(self) -> float:
+    def divisor(self) -> float:  # type: ignore[override]
         return -(self.omega.divisor or 1.0)
 
 
