@@ -87,7 +87,7 @@ def test_structures_are_ranked_by_their_walk():
 
 def test_wrong_regularisers_are_refused():
     x, paths = torch.zeros(2, 2), structmax.MonotoneAlignment()
-    with pytest.raises(TypeError, match=r"`omega` should be a regulariser such as L2\(1.0\), but is L2 itself"):
+    with pytest.raises(TypeError, match=r"regulariser such as omega.LocalL2\(1.0\), but is LocalL2 itself"):
         structmax.smoothed(x, paths, structmax.omega.LocalL2)
     with pytest.raises(ValueError, match=r"`temperature` should be > 0, but is 0"):
         structmax.omega.LocalL2(0)

@@ -549,7 +549,8 @@ def test_what_a_structure_cannot_answer_is_refused_at_once():
     x = torch.zeros(3, 3, requires_grad=True)
     wanted = (
         r"StraightThrough\(backward=Entropy\(temperature=1.0\)\) asks `marginals`, which Matching cannot answer: "
-        r".*permanent.*\. Try StraightThrough\(Identity\(\)\), SPIGOT\(\) or ImplicitMLE\(\), which ask `argmax` alone\."
+        r".*permanent.*\. Try StraightThrough\(Identity\(\)\), SPIGOT\(\) or ImplicitMLE\(\), "
+        r"which ask `argmax` alone\."
     )
     with pytest.raises(structmax.Refusal, match=wanted):
         surrogate(x, structmax.Matching(), StraightThrough(Entropy()))
