@@ -14,14 +14,14 @@ TAGS = ("noun", "verb", "other")
 
 def grammar() -> structmax.FactorGraph:
     """A tree over four words, a chain of tags, and: the word on the root is a verb, and there is one verb at most."""
-    arc = structmax.Variables("arc", (5, 5))
-    tag = structmax.Variables("tag", (4, 3))
-    step = structmax.Variables("step", (3, 3), free=True)
+    arc = structmax.factors.Variables("arc", (5, 5))
+    tag = structmax.factors.Variables("tag", (4, 3))
+    step = structmax.factors.Variables("step", (3, 3), free=True)
     return structmax.FactorGraph(
-        structmax.Factor(structmax.SpanningTree(single_root=True), arc),
-        structmax.Factor(structmax.LinearChain(), tag, step),
-        *(structmax.Imply(arc[0, m], tag[m - 1, 1]) for m in range(1, 5)),
-        structmax.AtMostOne(tag[:, 1]),
+        structmax.factors.Factor(structmax.SpanningTree(single_root=True), arc),
+        structmax.factors.Factor(structmax.LinearChain(), tag, step),
+        *(structmax.factors.Imply(arc[0, m], tag[m - 1, 1]) for m in range(1, 5)),
+        structmax.factors.AtMostOne(tag[:, 1]),
     )
 
 

@@ -51,7 +51,7 @@ def main() -> None:
 
     print(f"{math.exp(structmax.log_count(scores, structure)):.0f} foldings of")
     print(f"  {strand}")
-    values, best = structmax.topk(scores, structure, 3)
+    best, values = structmax.topk(scores, structure, 3)
     for value, parts in zip(values.tolist(), best, strict=True):
         print(f"  {brackets(parts, n)}  score {value:g}")
 
@@ -65,7 +65,7 @@ def main() -> None:
         print(f"  {brackets(parts, n)}  drawn, p = {math.exp(log_p):.4f}")
 
     # The expected folding under a sparse walk: pairs that are out of the question have exactly no weight.
-    sparse = structmax.smoothed_marginals(scores, structure, structmax.L2(1.0))
+    sparse = structmax.smoothed_marginals(scores, structure, structmax.omega.LocalL2())
     print(f"{int((sparse > 0).sum())} pairs have weight under L2, {int((probable > 0).sum())} under the entropy")
 
     # And all of it trains: the gradient of the entropy with respect to every bond.

@@ -234,7 +234,7 @@ def _attention_figure(shown: dict[str, Tensor], counts: Tensor) -> Figure:
 def questions() -> None:
     heading("Questions to a structure")
     scores, one = torch.tensor([0.2, 1.5, 0.3], dtype=DTYPE), structmax.Simplex()
-    values, parts = structmax.topk(scores, one, 2)
+    parts, values = structmax.topk(scores, one, 2)
     p = structmax.Distribution(scores, one)
     draws = p.sample((1000,), generator=torch.Generator().manual_seed(0))
     rows = [

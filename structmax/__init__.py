@@ -39,7 +39,6 @@ from structmax.losses import (
     perceptron_loss,
     perturbed_loss,
     risk,
-    smoothed_loss,
     softmax_margin_loss,
     sparsemap_loss,
     sparsemax_loss,
@@ -60,17 +59,17 @@ from structmax.questions.smoothed import smoothed, smoothed_log_prob, smoothed_m
 from structmax.questions.sparse_marginals import sparse_marginals
 from structmax.questions.sparsemap import SparseMAP, sparsemap
 from structmax.questions.topk import TopK, topk
-from structmax.questions.topk_sparsemap import TopKSparse, topk_sparsemap
+from structmax.questions.topk_sparsemap import TopKSparseMAP, topk_sparsemap
 from structmax.structures.binary_tree import BinaryTree
 from structmax.structures.bits import Bits
-from structmax.structures.ctc import Ctc
+from structmax.structures.ctc import CTC
 from structmax.structures.hypergraph import Hypergraph
 from structmax.structures.lattice import Lattice
 from structmax.structures.linear_chain import LinearChain
 from structmax.structures.linear_chain.tags import TagConstraints, tag_constraints
 from structmax.structures.matching import Matching
 from structmax.structures.monotone_alignment import MonotoneAlignment
-from structmax.structures.pcfg import Pcfg
+from structmax.structures.pcfg import PCFG
 from structmax.structures.projective_tree import ProjectiveTree
 from structmax.structures.semi_markov import SemiMarkov
 from structmax.structures.shift_reduce import ShiftReduce
@@ -86,11 +85,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CTC",
+    "PCFG",
     "AbstractStructure",
     "Barycentre",
     "BinaryTree",
     "Bits",
-    "Ctc",
     "Diagnosis",
     "Distribution",
     "Drawn",
@@ -101,7 +101,6 @@ __all__ = [
     "LinearChain",
     "Matching",
     "MonotoneAlignment",
-    "Pcfg",
     "Problem",
     "ProjectiveTree",
     "Refusal",
@@ -114,7 +113,7 @@ __all__ = [
     "Subset",
     "TagConstraints",
     "TopK",
-    "TopKSparse",
+    "TopKSparseMAP",
     "argmax",
     "budget",
     "crf_loss",
@@ -165,7 +164,6 @@ __all__ = [
     "sinkhorn",
     "smoothed",
     "smoothed_log_prob",
-    "smoothed_loss",
     "smoothed_marginals",
     "smoothed_max",
     "smoothed_sample",

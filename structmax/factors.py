@@ -1,4 +1,4 @@
-"""The factors of a `FactorGraph`, and the variables they are over."""
+"""The factors of a `FactorGraph`, the variables they are over, and what it answers."""
 
 from structmax.factor_graph.factors import (
     AbstractFactor,
@@ -15,12 +15,15 @@ from structmax.factor_graph.factors import (
     Xor,
     XorOut,
 )
+from structmax.factor_graph.relaxation import Relaxed
+from structmax.factor_graph.search import Best
 from structmax.factor_graph.variables import Literals, Variables
 
 __all__ = [
     "AbstractFactor",
     "AndOut",
     "AtMostOne",
+    "Best",
     "Budget",
     "Dense",
     "Factor",
@@ -30,6 +33,7 @@ __all__ = [
     "Or",
     "OrOut",
     "Pair",
+    "Relaxed",
     "Variables",
     "Xor",
     "XorOut",

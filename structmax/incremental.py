@@ -301,7 +301,7 @@ class Policy:
             kept.append((origin, action))
             read, height = (t.gather(0, origin) for t in (state.read, state.height))
             state = Transitions(state.lengths, read, height).step(_one_hot(action))
-        return TopK(values, self._followed_back(kept, values))
+        return TopK(self._followed_back(kept, values), values)
 
     def _followed_back(self, kept: list[tuple[Tensor, Tensor]], values: Tensor) -> Tensor:
         """The parts of each of the last beams, by where it came from."""

@@ -53,14 +53,14 @@ class Gradients:
     rows: tuple[Row, ...]
     # ‖G‖ of the exact gradient, and of how many draws means and variances are
     norm: float
-    draws: int
+    samples: int
 
     def __str__(self) -> str:
         heads = ("estimator", "unbiased", "bias", "by chance", "variance", "cosine", "evaluations", "questions", "ms")
         lines = [heads, *(_cells(row) for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         table = ("  ".join([name.ljust(widths[0]), *map(str.rjust, cells, widths[1:])]) for name, *cells in lines)
-        return "\n".join([f"exact gradient: norm {self.norm:.4g}; {self.draws} draws each", *table])
+        return "\n".join([f"exact gradient: norm {self.norm:.4g}; {self.samples} draws each", *table])
 
     def plot(self, path: str | Path) -> None:
         """Draws bias and standard deviation of each estimator as bars, into a file. Needs matplotlib."""
@@ -107,7 +107,7 @@ def gradients(
     structure: AbstractStructure,
     estimators: Mapping[str, Estimator] | Iterable[Estimator],
     *,
-    draws: int = 1000,
+    samples: int = 1000,
     generator: torch.Generator | None = None,
     backend: str = "auto",
 ) -> Gradients:
@@ -120,7 +120,7 @@ def gradients(
         scores: θ, shaped as the structure says, with any leading batch dimensions.
         structure: the set Y, small enough to be listed.
         estimators: those of `expect` and `surrogate`, in a list or by names.
-        draws: how many gradients of each estimator are looked at, ≥ 2.
+        samples: how many gradients of each estimator are looked at, ≥ 2.
         generator: source of chance.
         backend: "auto", "numba", "triton" or "reference".
 
@@ -144,7 +144,7 @@ def gradients(
         SumAndSample(k=1) bias 0.02, variance 0.43
         StraightThrough(backward=Identity()) bias 11.45, variance 0.00
     """
-    check.whole("draws", draws, 2)
+    check.whole("samples", samples, 2)
     problem = Problem.of(scores, structure, backend)
     tensors = problem.with_batch(tuple(t.detach() for t in problem.scores))
     instances = problem.batch.numel()
@@ -170,7 +170,7 @@ def gradients(
     rows = []
     for name, estimator in named.items():
         with Questions() as asked:
-            chunks = [gradient(estimator, min(AT_ONCE, draws - done)) for done in range(0, draws, AT_ONCE)]
+            chunks = [gradient(estimator, min(AT_ONCE, samples - done)) for done in range(0, samples, AT_ONCE)]
         found = torch.cat([chunk for chunk, _ in chunks])
         mean, variance = found.mean(0), float(found.var(0).sum())
         rows.append(
@@ -178,15 +178,15 @@ def gradients(
                 name,
                 estimator.unbiased,
                 bias=float((mean - exact).norm()) / norm,
-                chance=(variance / draws) ** 0.5 / norm,
+                chance=(variance / samples) ** 0.5 / norm,
                 variance=variance / norm**2,
                 cosine=float(torch.nn.functional.cosine_similarity(mean, exact, dim=0)),
-                evaluations=sum(count for _, count in chunks) / draws,
-                questions={question: count / draws for question, count in asked.counts.items()},
+                evaluations=sum(count for _, count in chunks) / samples,
+                questions={question: count / samples for question, count in asked.counts.items()},
                 seconds=_median_seconds(lambda e=estimator: gradient(e, 1)),  # type: ignore[misc]
             )
         )
-    return Gradients(tuple(rows), norm, draws)
+    return Gradients(tuple(rows), norm, samples)
 
 
 def _median_seconds(call: Any) -> float:

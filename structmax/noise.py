@@ -11,8 +11,10 @@ from structmax import check
 from structmax.numerics.noise import gumbel_like, logistic_like, normal_like
 from structmax.parts import Tensors
 
+__all__ = ["AbstractNoise", "AbstractSmoothNoise", "Gumbel", "Logistic", "Normal", "SumOfGamma"]
 
-class Noise(ABC):
+
+class AbstractNoise(ABC):
     """Independent noise for each part."""
 
     @abstractmethod
@@ -20,7 +22,7 @@ class Noise(ABC):
         """Noise in the shape of the scores, in float32 or wider."""
 
 
-class SmoothNoise(Noise):
+class AbstractSmoothNoise(AbstractNoise):
     """Noise whose density is known, so that means over it can be differentiated."""
 
     @abstractmethod
@@ -29,7 +31,7 @@ class SmoothNoise(Noise):
 
 
 @dataclass(frozen=True)
-class Gumbel(SmoothNoise):
+class Gumbel(AbstractSmoothNoise):
     """Standard Gumbel noise: argmax(θ + ε) over the simplex is an exact draw of softmax(θ)."""
 
     def like(self, scores: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -40,7 +42,7 @@ class Gumbel(SmoothNoise):
 
 
 @dataclass(frozen=True)
-class Logistic(SmoothNoise):
+class Logistic(AbstractSmoothNoise):
     """Standard logistic noise: θ + ε > 0 is an exact draw of a bit with probability sigmoid(θ)."""
 
     def like(self, scores: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -51,7 +53,7 @@ class Logistic(SmoothNoise):
 
 
 @dataclass(frozen=True)
-class Normal(SmoothNoise):
+class Normal(AbstractSmoothNoise):
     """Standard normal noise."""
 
     def like(self, scores: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -62,7 +64,7 @@ class Normal(SmoothNoise):
 
 
 @dataclass(frozen=True)
-class SumOfGamma(Noise):
+class SumOfGamma(AbstractNoise):
     """Noise of which k independent ones add up to a Gumbel: for structures with k parts.
 
         ε = (Σ over i ≤ iterations of Gamma(1/k, scale k/i) − log iterations) / k
@@ -89,6 +91,6 @@ class SumOfGamma(Noise):
         return sum(terms[1:], terms[0]) - math.log(self.iterations) / self.k
 
 
-def noise_like(noise: Noise, scores: Tensors, generator: torch.Generator | None) -> Tensors:
+def noise_like(noise: AbstractNoise, scores: Tensors, generator: torch.Generator | None) -> Tensors:
     """Noise in the dtype of the scores."""
     return tuple(noise.like(s, generator).to(s.dtype) for s in scores)

@@ -75,15 +75,15 @@ CASES = {
     ),
     "semi-Markov of one label": Case(structmax.SemiMarkov(torch.tensor([4, 3])), normals((2, 4, 3, 1), (1, 1))),
     "ctc": Case(
-        structmax.Ctc(torch.tensor([[1, 2], [1, 1], [2, -1]]), torch.tensor([4, 4, 3]), torch.tensor([2, 2, 1])),
+        structmax.CTC(torch.tensor([[1, 2], [1, 1], [2, -1]]), torch.tensor([4, 4, 3]), torch.tensor([2, 2, 1])),
         normal(3, 4, 3),
     ),
-    "ctc, blank last": Case(structmax.Ctc(torch.tensor([0, 1]), blank=2), normal(2, 3, 3)),
+    "ctc, blank last": Case(structmax.CTC(torch.tensor([0, 1]), blank=2), normal(2, 3, 3)),
     "ctc without labels": Case(
-        structmax.Ctc(torch.zeros(2, 0, dtype=torch.int64), torch.tensor([3, 0])), normal(2, 3, 2)
+        structmax.CTC(torch.zeros(2, 0, dtype=torch.int64), torch.tensor([3, 0])), normal(2, 3, 2)
     ),
     "ctc, no frame to spare": Case(
-        structmax.Ctc(torch.tensor([[0, 1], [1, 1]]), torch.tensor([2, 3]), blank=2), normal(2, 3, 3)
+        structmax.CTC(torch.tensor([[0, 1], [1, 1]]), torch.tensor([2, 3]), blank=2), normal(2, 3, 3)
     ),
     "binary tree": Case(structmax.BinaryTree(torch.tensor([4, 1, 2])), normal(3, 4, 4)),
     "binary tree, full": Case(structmax.BinaryTree(), normal(2, 5, 5)),
@@ -119,9 +119,9 @@ CASES = {
     "small matching, partial": Case(
         structmax.SmallMatching(torch.tensor([3, 2]), torch.tensor([2, 3]), partial=True), normal(2, 3, 3)
     ),
-    "pcfg": Case(structmax.Pcfg(torch.tensor([3, 2, 0])), normals((3, 3, 1), (3, 2, 3, 3), (3, 2), (3, 3, 3, 2))),
+    "pcfg": Case(structmax.PCFG(torch.tensor([3, 2, 0])), normals((3, 3, 1), (3, 2, 3, 3), (3, 2), (3, 3, 3, 2))),
     "pcfg, one grammar for all, without spans": Case(
-        structmax.Pcfg(torch.tensor([4, 3])), normals((2, 4, 2), (1, 3, 3), (1,))
+        structmax.PCFG(torch.tensor([4, 3])), normals((2, 4, 2), (1, 3, 3), (1,))
     ),
     "bits": Case(structmax.Bits(), normal(3, 5)),
     "bits with lengths": Case(structmax.Bits(torch.tensor([3, 0, 1])), normal(3, 4)),

@@ -216,7 +216,7 @@ class RandomGraph:
     def scores(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"x": flat[..., : self.n]} | ({"own": flat[..., self.n :]} if self.m else {})
 
-    def ask(self, flat: torch.Tensor) -> structmax.Relaxed:
+    def ask(self, flat: torch.Tensor) -> structmax.factors.Relaxed:
         return self.graph.sparsemap(self.scores(flat), tol=1e-10, max_iter=5000)
 
     def marginals(self, flat: torch.Tensor) -> torch.Tensor:

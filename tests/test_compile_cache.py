@@ -62,7 +62,7 @@ KERNELS = [
             structmax.LinearChain,
             structmax.SemiMarkov,
             structmax.MonotoneAlignment,
-            structmax.Ctc,
+            structmax.CTC,
             structmax.ProjectiveTree,
             structmax.BinaryTree,
             structmax.SpanningTree,

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import ctc_loss
 
 import structmax
-from structmax import Ctc
+from structmax import CTC
 from structmax.testing import same
 
 
@@ -38,7 +38,7 @@ def test_equals_the_loss_of_torch(dtype, tolerance, alphabet, blank):
     generator = torch.Generator().manual_seed(alphabet)
     logits = torch.randn(6, 50, 20, generator=generator, dtype=dtype)
     labels = torch.randint(1, alphabet, (6, 12), generator=generator)
-    structure = Ctc(
+    structure = CTC(
         torch.where(labels == blank, 0, labels),
         torch.tensor([50, 30, 26, 1, 1, 12]),
         torch.tensor([12, 12, 0, 0, 1, 12]),
@@ -57,14 +57,14 @@ def test_equals_the_loss_of_torch(dtype, tolerance, alphabet, blank):
 def test_counts_strings(labels, repeats):
     frames = 9
     scores = torch.zeros(frames, 3, dtype=torch.float64)
-    got = structmax.log_partition(scores, Ctc(torch.tensor(labels, dtype=torch.int64)))
+    got = structmax.log_partition(scores, CTC(torch.tensor(labels, dtype=torch.int64)))
     # choose where each of the labels begins and ends, between blanks that only repeats need
     count = math.comb(frames + len(labels) - repeats, 2 * len(labels))
     same("log of the number of strings", got, torch.tensor(math.log(count), dtype=torch.float64))
 
 
 def test_too_few_frames_are_infeasible():
-    structure = Ctc(torch.tensor([[1, 1], [1, 2], [1, 1]]), torch.tensor([2, 2, 0]))
+    structure = CTC(torch.tensor([[1, 1], [1, 2], [1, 1]]), torch.tensor([2, 2, 0]))
     scores = torch.randn(3, 2, 3)
     value = structmax.log_partition(scores, structure)
     assert (value == -math.inf).tolist() == [True, False, True]
@@ -74,7 +74,7 @@ def test_too_few_frames_are_infeasible():
 
 
 def test_draws_are_those_of_the_reference():
-    structure = Ctc(torch.tensor([[1, 1, 2], [2, 1, 0]]), torch.tensor([8, 6]), torch.tensor([3, 2]))
+    structure = CTC(torch.tensor([[1, 1, 2], [2, 1, 0]]), torch.tensor([8, 6]), torch.tensor([3, 2]))
     scores = torch.randn(2, 8, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     got, want = (
         structmax.sample(scores, structure, (50,), generator=torch.Generator().manual_seed(3), backend=backend)
@@ -86,7 +86,7 @@ def test_draws_are_those_of_the_reference():
 def test_float32_is_accurate_on_long_inputs():
     generator = torch.Generator().manual_seed(0)
     scores = 3 * torch.randn(2, 3000, 10, generator=generator)
-    structure = Ctc(torch.randint(1, 10, (2, 300), generator=generator))
+    structure = CTC(torch.randint(1, 10, (2, 300), generator=generator))
     same("value", *(structmax.log_partition(x, structure).double() for x in (scores, scores.double())), 1e-6)
     same("marginals", *(structmax.marginals(x, structure).double() for x in (scores, scores.double())), 1e-4)
 
@@ -95,13 +95,13 @@ def test_peaked_scores_that_come_too_late_do_not_hide_the_path():
     # Until the last frames blanks are better by hundreds of nats, and would leave no time for the labels.
     scores = torch.zeros(40, 3)
     scores[:, 0] = 30.0
-    structure = Ctc(torch.tensor([1, 2] * 19))
+    structure = CTC(torch.tensor([1, 2] * 19))
     same("value", *(structmax.log_partition(x, structure).double() for x in (scores, scores.double())), 1e-6)
     same("marginals", *(structmax.marginals(x, structure).double() for x in (scores, scores.double())), 1e-5)
 
 
 def test_nan_stays_in_its_instance():
-    structure = Ctc(torch.tensor([1, 2]))
+    structure = CTC(torch.tensor([1, 2]))
     scores = torch.randn(3, 5, 3, generator=torch.Generator().manual_seed(0))
     clean = structmax.log_partition(scores, structure), structmax.marginals(scores, structure)
     scores[1, 2, 1] = math.nan
@@ -112,7 +112,7 @@ def test_nan_stays_in_its_instance():
 
 
 def test_strings_go_there_and_back():
-    structure = Ctc(torch.tensor([1, 1]), torch.tensor([6, 4]))
+    structure = CTC(torch.tensor([1, 1]), torch.tensor([6, 4]))
     parts = structmax.sample(torch.zeros(2, 6, 3), structure, (20,), generator=torch.Generator().manual_seed(0))
     symbols = structure.decode(parts)
     assert symbols.shape == (20, 2, 6)
@@ -123,13 +123,13 @@ def test_strings_go_there_and_back():
 @pytest.mark.parametrize(
     ("structure", "error", "message"),
     [
-        (Ctc(torch.tensor([1.0])), TypeError, r"`labels` should be an int64 tensor"),
-        (Ctc(torch.tensor([[1], [1], [1]])), ValueError, r"broadcasts to the batch shape \(2,\).*has \(3, 1\)"),
-        (Ctc(torch.tensor([1, 0])), ValueError, r"other than the blank, 0, but hold 0.*label_lengths"),
-        (Ctc(torch.tensor([1, 4])), ValueError, r"from 0 to 3.*hold 4"),
-        (Ctc(torch.tensor([1]), blank=4), ValueError, r"`blank` should be one of the 4 symbols"),
-        (Ctc(torch.tensor([1]), torch.tensor(6)), ValueError, r"between 0 and 5, the number of frames"),
-        (Ctc(torch.tensor([1]), None, torch.tensor(2)), ValueError, r"between 0 and 1, the number of labels"),
+        (CTC(torch.tensor([1.0])), TypeError, r"`labels` should be an int64 tensor"),
+        (CTC(torch.tensor([[1], [1], [1]])), ValueError, r"broadcasts to the batch shape \(2,\).*has \(3, 1\)"),
+        (CTC(torch.tensor([1, 0])), ValueError, r"other than the blank, 0, but hold 0.*label_lengths"),
+        (CTC(torch.tensor([1, 4])), ValueError, r"from 0 to 3.*hold 4"),
+        (CTC(torch.tensor([1]), blank=4), ValueError, r"`blank` should be one of the 4 symbols"),
+        (CTC(torch.tensor([1]), torch.tensor(6)), ValueError, r"between 0 and 5, the number of frames"),
+        (CTC(torch.tensor([1]), None, torch.tensor(2)), ValueError, r"between 0 and 1, the number of labels"),
     ],
 )
 def test_messages(structure, error, message):
@@ -139,7 +139,7 @@ def test_messages(structure, error, message):
 
 def test_message_for_scores():
     with pytest.raises(ValueError, match=r"shape \(…, T, V\).*scores.transpose\(0, 1\)"):
-        structmax.log_partition(torch.zeros(4), Ctc(torch.tensor([1])))
+        structmax.log_partition(torch.zeros(4), CTC(torch.tensor([1])))
 
 
 def test_which_parts_exist():
@@ -148,7 +148,7 @@ def test_which_parts_exist():
     for _ in range(40):
         count, length = (int(torch.randint(high, (1,), generator=generator)) for high in (4, 6))
         labels = torch.randint(1, 3, (3,), generator=generator)
-        structure = structmax.Ctc(labels, torch.tensor(length), torch.tensor(count))
+        structure = structmax.CTC(labels, torch.tensor(length), torch.tensor(count))
         members = structure.enumerate(torch.zeros(5, 3))
         assert torch.equal(structure.exists((torch.zeros(5, 3),))[0], (members > 0).any(0))
 
@@ -157,7 +157,7 @@ def test_which_parts_exist():
 def test_frames_no_string_uses_may_hold_anything(backend):
     """Two labels in two frames leave no blank; three labels do not fit."""
     scores = torch.tensor([[[0.0, 1.0, math.nan], [2.0, 3.0, math.inf]]]).expand(2, 2, 3)
-    structure = Ctc(torch.tensor([[0, 1, 0], [0, 1, 0]]), label_lengths=torch.tensor([2, 3]), blank=2)
+    structure = CTC(torch.tensor([[0, 1, 0], [0, 1, 0]]), label_lengths=torch.tensor([2, 3]), blank=2)
     scores = torch.where(torch.tensor([[[True]], [[False]]]), scores, math.nan)
     assert structmax.log_partition(scores, structure, backend=backend).tolist() == [3.0, -math.inf]
     best = structmax.topk(scores, structure, 2, backend=backend)

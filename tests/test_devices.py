@@ -23,7 +23,7 @@ QUESTIONS = {
     "log_count": lambda x, s, y: structmax.log_count(x, s),
     "smoothed": lambda x, s, y: structmax.smoothed(x, s, OMEGA),
     "smoothed_marginals": lambda x, s, y: structmax.smoothed_marginals(x, s, OMEGA),
-    "smoothed_log_prob": lambda x, s, y: structmax.smoothed_log_prob(x, s, OMEGA, y),
+    "smoothed_log_prob": lambda x, s, y: structmax.smoothed_log_prob(x, s, y, OMEGA),
     "sparse_marginals": lambda x, s, y: structmax.sparse_marginals(x, s),
 }
 

@@ -1,13 +1,18 @@
 """Every Python block of README.md and of the pages under docs/ runs as it is written, top to bottom."""
 
+import inspect
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 
+import structmax
+
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SPACES = ("estimators", "factors", "noise", "nn", "omega")
 PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if BLOCK.search(page.read_text())]
 
 
@@ -43,3 +48,17 @@ def test_examples_and_arguments_are_read_as_such(file: Path) -> None:
                 ]
                 assert outer, f"an example without a heading: {line.strip()!r}"
                 assert outer[-1].strip() == "Examples:", f"`Examples:` should stand above {line.strip()!r}"
+
+
+@pytest.mark.parametrize("space", [structmax, *(getattr(structmax, name) for name in SPACES)], ids=lambda m: m.__name__)
+def test_the_reference_lists_every_public_name(space: ModuleType) -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    section = page.split(f"\n## {space.__name__}\n")[1].split("\n## ")[0]
+    assert set(re.findall(r"`(\w+)`", section)) >= set(space.__all__)
+
+
+def test_classes_alone_have_capitals() -> None:
+    for space in (structmax, *(getattr(structmax, name) for name in SPACES)):
+        for name in space.__all__:
+            value = getattr(space, name)
+            assert isinstance(value, ModuleType) or inspect.isclass(value) == name[0].isupper(), name

@@ -8,15 +8,15 @@ from cases import CASES, LATTICE
 
 import structmax
 from structmax import (
+    CTC,
+    PCFG,
     BinaryTree,
     Bits,
-    Ctc,
     Hypergraph,
     Lattice,
     LinearChain,
     Matching,
     MonotoneAlignment,
-    Pcfg,
     ProjectiveTree,
     SemiMarkov,
     ShiftReduce,
@@ -30,11 +30,11 @@ from structmax import (
 def encoded(structure, decoded, scores):
     """`encode` of what `decode` returns, with the sizes it wants beside."""
     first = structure.tensors(scores)[0]
-    if isinstance(structure, Simplex | Subset | Hypergraph | Ctc | Matching | SmallMatching):
+    if isinstance(structure, Simplex | Subset | Hypergraph | CTC | Matching | SmallMatching):
         return structure.encode(decoded, first.shape[-1])
     if isinstance(structure, MonotoneAlignment):
         return structure.encode(decoded, *first.shape[-2:])
-    if isinstance(structure, LinearChain | SemiMarkov | BinaryTree | Pcfg):
+    if isinstance(structure, LinearChain | SemiMarkov | BinaryTree | PCFG):
         return structure.encode(decoded, scores)
     if isinstance(structure, SpanningTree | ProjectiveTree) and structure.labelled:
         return structure.encode(*decoded, first.shape[-1])
@@ -55,7 +55,7 @@ def test_encode_is_the_way_back(case):
 chain = LinearChain(torch.tensor([3, 1])), (torch.zeros(2, 3, 4), torch.zeros(4, 4))
 segments = SemiMarkov(torch.tensor([3, 1])), (torch.zeros(2, 3, 2, 2), torch.zeros(2, 2))
 kept = LinearChain(keep=torch.tensor([True, False, True])), (torch.zeros(3, 4), torch.zeros(2, 4, 4))
-frames = Ctc(torch.tensor([1]), torch.tensor([2, 1]))
+frames = CTC(torch.tensor([1]), torch.tensor([2, 1]))
 trees = SpanningTree(torch.tensor([3, 1]), single_root=False)
 labelled = ProjectiveTree(torch.tensor([2, 1]), single_root=True, labelled=True)
 edges = SpanningTree(torch.tensor([3, 2]), directed=False)
@@ -194,13 +194,13 @@ REFUSED = {
         "`edges` should join two nodes",
     ),
     "a node of a parse": (
-        lambda: Pcfg().encode(
+        lambda: PCFG().encode(
             [(0, 1, 0), (0, 0, 1), (1, 1, 9)], (torch.zeros(2, 1), torch.zeros(1, 2, 2), torch.zeros(1))
         ),
         "over one word, preterminals from 1 to 1, but hold (1, 1, 9)",
     ),
     "half a parse": (
-        lambda: Pcfg().encode([(0, 1, 0), (0, 0, 1)], (torch.zeros(2, 1), torch.zeros(1, 2, 2), torch.zeros(1))),
+        lambda: PCFG().encode([(0, 1, 0), (0, 0, 1)], (torch.zeros(2, 1), torch.zeros(1, 2, 2), torch.zeros(1))),
         "`nodes` should be the 2n − 1 nodes of a binary tree over n words, but (0, 1) has no two children",
     ),
     "an action": (

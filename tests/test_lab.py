@@ -21,7 +21,7 @@ def table(**given):
 
 
 def test_gradients():
-    found = table(draws=950)
+    found = table(samples=950)
     rows = {row.name: row for row in found.rows}
     for name in ("draws", "sum"):
         assert rows[name].unbiased
@@ -38,7 +38,7 @@ def test_gradients():
 
 def test_questions():
     """Both passes are counted, for each draw of both instances; of a list, how long it is, once for all draws."""
-    rows = {row.name: dict(row.questions) for row in table(draws=150).rows}
+    rows = {row.name: dict(row.questions) for row in table(samples=150).rows}
     assert rows.pop("all") == pytest.approx({"log_partition": 2 / 150})
     assert rows == {
         "draws": {"sample": 2, "log_partition_and_marginals": 2},
@@ -46,7 +46,7 @@ def test_questions():
         "straight": {"argmax": 2},
     }
     pairs = structmax.estimators.Perturbed(samples=10), structmax.estimators.Relaxation()
-    found = structmax.lab.gradients(lambda z, _: z[:, 0] ** 2, torch.zeros(3), structmax.Subset(2), pairs, draws=2)
+    found = structmax.lab.gradients(lambda z, _: z[:, 0] ** 2, torch.zeros(3), structmax.Subset(2), pairs, samples=2)
     perturbed, relaxed = (row.questions for row in found.rows)
     assert perturbed["argmax"] == 10
     # the backward pass
@@ -54,7 +54,7 @@ def test_questions():
 
 
 def test_words():
-    lines = str(table(draws=2)).splitlines()
+    lines = str(table(samples=2)).splitlines()
     assert lines[0].endswith("2 draws each")
     assert " ".join(lines[1].split()) == "estimator unbiased bias by chance variance cosine evaluations questions ms"
     assert len({len(line) for line in lines[1:]}) == 1
@@ -69,7 +69,7 @@ def test_structures_of_several_tensors():
         scores,
         chain,
         [structmax.estimators.ScoreFunction()],
-        draws=400,
+        samples=400,
     )
     assert found.rows[0].name == "ScoreFunction(samples=1, baseline=None, scale=None)"
     assert found.rows[0].bias < 5 * found.rows[0].chance
@@ -77,10 +77,10 @@ def test_structures_of_several_tensors():
 
 def test_plot(tmp_path):
     pytest.importorskip("matplotlib")
-    table(draws=2).plot(tmp_path / "bars.png")
+    table(samples=2).plot(tmp_path / "bars.png")
     assert (tmp_path / "bars.png").stat().st_size > 1000
 
 
-def test_draws_have_to_be_two():
-    with pytest.raises(ValueError, match="`draws`"):
-        table(draws=1)
+def test_samples_have_to_be_two():
+    with pytest.raises(ValueError, match="`samples`"):
+        table(samples=1)

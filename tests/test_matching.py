@@ -139,7 +139,7 @@ def test_padding_may_hold_anything(partial):
     answers = []
     for junk, backend in ((0.0, "reference"), (math.nan, "numba"), (math.inf, "numba"), (1e30, "numba")):
         filled = torch.where(used, scores, junk)
-        values, parts = structmax.topk(filled, structure, 4, backend=backend)
+        parts, values = structmax.topk(filled, structure, 4, backend=backend)
         assert not parts.masked_fill(used, 0.0).any()
         through = structmax.max_marginals(filled, structure, backend=backend)
         assert bool((through[~used] == -math.inf).all())

@@ -24,15 +24,15 @@ MAPPINGS = [
     (snn.Entmax15, structmax.entmax15, {}),
     (snn.Entmax, structmax.entmax, {"alpha": 1.3}),
     (snn.Entmax, structmax.entmax, {"alpha": torch.tensor([1.2, 1.8, 2.0])}),
-    (snn.TopkSparsemax, structmax.topk_sparsemax, {"k": 2}),
+    (snn.TopKSparsemax, structmax.topk_sparsemax, {"k": 2}),
     (snn.Normmax, structmax.normmax, {"alpha": 3.0}),
     (snn.Budget, structmax.budget, {"budget": 1.5}),
     (snn.Csparsemax, structmax.csparsemax, {"lower": 0.1, "upper": 0.6}),
     (snn.Csoftmax, structmax.csoftmax, {"upper": torch.tensor([0.5, 0.4, 0.3, 1.0])}),
     (snn.Fusedmax, structmax.fusedmax, {"lam": 0.2}),
     (snn.Oscarmax, structmax.oscarmax, {"lam": 0.1}),
-    (snn.ProxTv, structmax.prox_tv, {"lam": 0.2}),
-    (snn.ProxOwl, structmax.prox_owl, {"weights": ORDERED}),
+    (snn.ProxTV, structmax.prox_tv, {"lam": 0.2}),
+    (snn.ProxOWL, structmax.prox_owl, {"weights": ORDERED}),
     (snn.SmoothedMax, structmax.smoothed_max, {"alpha": 1.5}),
 ]
 SAMPLERS = [
@@ -69,7 +69,7 @@ def test_mapping_equals_its_function(module: type[nn.Module], function: Function
     layer = module(**settings)
     for same in (layer, *travelled(layer)):
         assert torch.equal(same(x), function(x, **settings))
-    if module is not snn.ProxOwl:
+    if module is not snn.ProxOWL:
         short = torch.tensor([[[2, 4]]])
         if "upper" not in settings:
             assert torch.equal(layer(x, lengths=short), function(x, **settings, lengths=short))
@@ -106,9 +106,9 @@ def test_loss_equals_its_function(module: type[nn.Module], function: Function, s
         (snn.Sparsemax(dim=1), "Sparsemax(dim=1)"),
         (snn.Entmax(1.3), "Entmax(alpha=1.3, dim=-1)"),
         (snn.Entmax(torch.ones(8)), "Entmax(alpha=(8,), dim=-1)"),
-        (snn.TopkSparsemax(5), "TopkSparsemax(k=5, dim=-1)"),
+        (snn.TopKSparsemax(5), "TopKSparsemax(k=5, dim=-1)"),
         (snn.Fusedmax(0.2), "Fusedmax(lam=0.2, dim=-1)"),
-        (snn.ProxOwl(ORDERED), "ProxOwl(weights=(4,), dim=-1)"),
+        (snn.ProxOWL(ORDERED), "ProxOWL(weights=(4,), dim=-1)"),
         (snn.GumbelSoftmax(0.5, hard=True), "GumbelSoftmax(temperature=0.5, hard=True, dim=-1)"),
         (
             snn.EntmaxLoss(1.3, reduction="sum"),

@@ -94,7 +94,7 @@ MAPPINGS = [
     (snn.Fusedmax(0.1), lambda head, s: structmax.fusedmax(s, 0.1)),
     (snn.Oscarmax(0.1), lambda head, s: structmax.oscarmax(s, 0.1)),
     (snn.Csparsemax(0.0, 0.6), lambda head, s: structmax.csparsemax(s, 0.0, 0.6)),
-    (snn.TopkSparsemax(2), lambda head, s: structmax.topk_sparsemax(s, 2)),
+    (snn.TopKSparsemax(2), lambda head, s: structmax.topk_sparsemax(s, 2)),
 ]
 
 
@@ -263,7 +263,7 @@ def test_trees_are_marginals_of_arcs(kind: type) -> None:
     [
         structmax.sparse_marginals,
         structmax.estimators.StraightThrough(),
-        structmax.estimators.Spigot(),
+        structmax.estimators.SPIGOT(),
         structmax.estimators.PerturbAndMAP(),
         structmax.estimators.Relaxation(structmax.omega.SquaredNorm(0.5)),
     ],
@@ -320,7 +320,9 @@ def test_sinkhorn_attention() -> None:
 
 
 @pytest.mark.parametrize("normalise", [False, True])
-@pytest.mark.parametrize("settings", [{"gamma": 0.5}, {"omega": structmax.omega.LocalL2(0.3)}, {"band": 4}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{"temperature": 0.5}, {"omega": structmax.omega.LocalL2(0.3)}, {"band": 4}], ids=str
+)
 def test_soft_dtw_loss(normalise: bool, settings: dict) -> None:
     x, y, n = normal(3, 5, 2), normal(3, 4, 2, seed=1), torch.tensor([4, 2, 3])
     function = structmax.soft_dtw_divergence if normalise else structmax.soft_dtw
@@ -333,15 +335,19 @@ def test_soft_dtw_loss(normalise: bool, settings: dict) -> None:
 
 CHAIN = structmax.LinearChain(LENGTHS)
 LOSSES = [
-    (snn.CrfLoss, structmax.crf_loss, {}),
-    (snn.CrfLoss, structmax.crf_loss, {"reduction": "sum"}),
+    (snn.CRFLoss, structmax.crf_loss, {}),
+    (snn.CRFLoss, structmax.crf_loss, {"reduction": "sum"}),
     (snn.PerceptronLoss, structmax.perceptron_loss, {"reduction": "none"}),
-    (snn.SvmLoss, structmax.svm_loss, {}),
+    (snn.SVMLoss, structmax.svm_loss, {}),
     (snn.SoftmaxMarginLoss, structmax.softmax_margin_loss, {"reduction": "sum"}),
-    (snn.SparsemapLoss, structmax.sparsemap_loss, {"temperature": 0.5}),
-    (snn.MarginSparsemapLoss, structmax.margin_sparsemap_loss, {"temperature": 2.0}),
-    (snn.SmoothedLoss, structmax.smoothed_loss, {"omega": structmax.omega.LocalL2(0.5)}),
-    (snn.PerturbedLoss, structmax.perturbed_loss, {"samples": 2, "sigma": 0.5, "noise": structmax.noise.Gumbel()}),
+    (snn.SparseMAPLoss, structmax.sparsemap_loss, {"temperature": 0.5}),
+    (snn.MarginSparseMAPLoss, structmax.margin_sparsemap_loss, {"temperature": 2.0}),
+    (snn.FenchelYoungLoss, structmax.fenchel_young, {"omega": structmax.omega.LocalL2(0.5)}),
+    (
+        snn.PerturbedLoss,
+        structmax.perturbed_loss,
+        {"samples": 2, "temperature": 0.5, "noise": structmax.noise.Gumbel()},
+    ),
 ]
 
 
@@ -353,7 +359,7 @@ def test_loss_equals_its_function(module: type[nn.Module], function: Callable[..
     more: list[dict] = [{}]
     if issubclass(module, snn.structured_losses.MarginLoss):
         more.append({"cost": tuple(normal(*t.shape, seed=2) for t in target[:2])})
-    if module is snn.CrfLoss:
+    if module is snn.CRFLoss:
         more.append({"known": tuple(t > 0 for t in target[:2])})
     for same in (layer, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         for extra in more:
@@ -377,13 +383,13 @@ def test_perturbed_loss_takes_a_generator() -> None:
 @pytest.mark.parametrize(
     ("module", "text"),
     [
-        (snn.SoftDTWLoss(0.1), "SoftDTWLoss(gamma=0.1, normalise=False, band=None, reduction='mean')"),
+        (snn.SoftDTWLoss(0.1), "SoftDTWLoss(temperature=0.1, normalise=False, band=None, reduction='mean')"),
         (
             snn.SoftDTWLoss(omega=structmax.omega.LocalL2(2.0), normalise=True),
-            "SoftDTWLoss(omega=L2(gamma=2.0), normalise=True, band=None, reduction='mean')",
+            "SoftDTWLoss(omega=LocalL2(temperature=2.0), normalise=True, band=None, reduction='mean')",
         ),
-        (snn.CrfLoss("sum"), "CrfLoss(reduction='sum')"),
-        (snn.SparsemapLoss(0.5), "SparsemapLoss(temperature=0.5, reduction='mean')"),
+        (snn.CRFLoss("sum"), "CRFLoss(reduction='sum')"),
+        (snn.SparseMAPLoss(0.5), "SparseMAPLoss(temperature=0.5, reduction='mean')"),
     ],
 )
 def test_repr(module: nn.Module, text: str) -> None:
@@ -435,8 +441,8 @@ def test_errors() -> None:
             TypeError, match=r"`structure` should be a function from lengths .* is Matching\(.* Try the class"
         ):
             layout(structmax.Matching())
-    with pytest.raises(TypeError, match=r"`answer` should be .* but is a class. Try Spigot\(\)"):
-        snn.StructuredAttention(6, snn.Segments(), structmax.estimators.Spigot)
+    with pytest.raises(TypeError, match=r"`answer` should be .* but is a class. Try SPIGOT\(\)"):
+        snn.StructuredAttention(6, snn.Segments(), structmax.estimators.SPIGOT)
     with pytest.raises(ValueError, match="`temperature` should be > 0"):
         snn.SinkhornAttention(6, temperature=0.0)
     with pytest.raises(ValueError, match="`reduction` should be one of"):

@@ -150,7 +150,7 @@ def test_steps_left_out_hold_anything(junk, ignore_index):
 def test_questions():
     crf, (emissions, _) = model(), draw()
     best, marginals = crf.argmax(emissions, PATTERNS), crf.marginals(emissions, PATTERNS)
-    lists, (log_probs, tags) = crf.decode(emissions, PATTERNS), crf.topk(emissions, 4, PATTERNS)
+    lists, (tags, log_probs) = crf.decode(emissions, PATTERNS), crf.topk(emissions, 4, PATTERNS)
     for b, keep in enumerate(PATTERNS):
         positions, every, judge = every_sequence(crf, emissions[b], keep)
         order = judge.argsort(descending=True)

@@ -43,7 +43,7 @@ def test_kernels_agree_with_the_plain_recursion(N: int, K: int, T: int, scale: f
         want = plain_log_partition(*leaves, n)
         torch.testing.assert_close(value[b], want, rtol=1e-12, atol=1e-12)
         gradients = torch.autograd.grad(want, leaves)
-        for name, got, gradient in zip(structmax.Pcfg.Parts._fields, marginals, gradients, strict=True):
+        for name, got, gradient in zip(structmax.PCFG.Parts._fields, marginals, gradients, strict=True):
             torch.testing.assert_close(got[b], gradient, rtol=1e-9, atol=1e-10, msg=name)
 
 
@@ -53,12 +53,12 @@ def test_a_grammar_of_one_nonterminal_counts_trees():
     scores = torch.zeros(7, 8, 1, dtype=torch.float64), torch.zeros(1, 2, 2), torch.zeros(1)
     scores = tuple(t.double() for t in scores)
     catalan = [math.comb(2 * n, n) / (n + 1) for n in range(1, 8)]
-    value = structmax.log_partition(scores, structmax.Pcfg(lengths))
+    value = structmax.log_partition(scores, structmax.PCFG(lengths))
     torch.testing.assert_close(value, torch.tensor(catalan, dtype=torch.float64).log())
 
 
 def test_lengths_below_two():
-    scores, structure = scores_of(2, N=3, K=2, T=2), structmax.Pcfg(torch.tensor([1, 0]))
+    scores, structure = scores_of(2, N=3, K=2, T=2), structmax.PCFG(torch.tensor([1, 0]))
     assert structmax.log_partition(scores, structure).tolist() == [-math.inf, 0.0]
     for question in (structmax.marginals, structmax.argmax):
         assert not any(part.any() for part in question(scores, structure))
@@ -69,14 +69,14 @@ def test_expected_uses_add_up():
     terms, rules, roots, _ = scores_of(2, N=40, K=12, T=9)
     terms, rules, roots = (t.float().log_softmax(-1) for t in (terms, rules, roots))
     lengths = torch.tensor([40, 17])
-    found = structmax.marginals((terms, rules[0], roots[0]), structmax.Pcfg(lengths))
+    found = structmax.marginals((terms, rules[0], roots[0]), structmax.PCFG(lengths))
     for part, want in zip(found, (lengths, lengths - 1, torch.ones(2), lengths - 1), strict=True):
         torch.testing.assert_close(part.flatten(1).sum(1), want.float(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("junk", [math.nan, math.inf, -math.inf])
 def test_what_is_ignored_may_hold_anything(junk: float):
-    scores, structure = scores_of(2, N=5, K=2, T=2), structmax.Pcfg(torch.tensor([4, 2]))
+    scores, structure = scores_of(2, N=5, K=2, T=2), structmax.PCFG(torch.tensor([4, 2]))
     dirty = tuple(t.clone() for t in scores)
     for b, n in enumerate((4, 2)):
         dirty[0][b, n:] = junk
@@ -105,20 +105,20 @@ def test_a_broken_score_breaks_its_instance_alone(broken: float, which: int):
 
 
 def test_decode_and_encode_are_inverse():
-    structure, scores = structmax.Pcfg(torch.tensor([5, 3, 2, 1])), scores_of(4, N=5, K=2, T=3)
+    structure, scores = structmax.PCFG(torch.tensor([5, 3, 2, 1])), scores_of(4, N=5, K=2, T=3)
     best = structmax.argmax(scores, structure)
     nodes = structure.decode(best)
     assert [len(parse) for parse in nodes] == [9, 5, 3, 0]
     again = structure.encode([parse[::-1] for parse in nodes], scores)
     assert all(torch.equal(a, b) for a, b in zip(again, best, strict=True))
-    stacked = structmax.Pcfg.Parts(*(torch.stack([part, part]) for part in best))
+    stacked = structmax.PCFG.Parts(*(torch.stack([part, part]) for part in best))
     assert structure.decode(stacked) == [nodes, nodes]
 
 
 @pytest.mark.parametrize(
     ("shapes", "error", "message"),
     [
-        (((3, 2),), TypeError, r"`scores` of a Pcfg should be \(terms, rules, roots\)"),
+        (((3, 2),), TypeError, r"`scores` of a PCFG should be \(terms, rules, roots\)"),
         (((3, 2), (2, 4, 4), (3,)), ValueError, r"`rules` should have shape \(3, 5, 5\).*K = 3.*has \(2, 4, 4\)"),
         (((3, 2), (2, 4, 4), (2,), (3, 3, 4)), ValueError, r"`spans` should have shape \(3, 3, 2\).*has \(3, 3, 4\)"),
         (((2,), (2, 4, 4), (2,)), ValueError, r"`terms` should have shape \(…, N, T\)"),
@@ -127,9 +127,9 @@ def test_decode_and_encode_are_inverse():
 )
 def test_messages(shapes: tuple[tuple[int, ...], ...], error: type[Exception], message: str):
     with pytest.raises(error, match=message):
-        structmax.log_partition(tuple(torch.zeros(shape) for shape in shapes), structmax.Pcfg())
+        structmax.log_partition(tuple(torch.zeros(shape) for shape in shapes), structmax.PCFG())
 
 
 def test_dtypes_agree():
     with pytest.raises(TypeError, match=r"`rules` should have the dtype of `terms`, torch.float32"):
-        structmax.log_partition((torch.zeros(3, 1), torch.zeros(1, 2, 2).double(), torch.zeros(1)), structmax.Pcfg())
+        structmax.log_partition((torch.zeros(3, 1), torch.zeros(1, 2, 2).double(), torch.zeros(1)), structmax.PCFG())

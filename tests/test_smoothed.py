@@ -18,8 +18,8 @@ OMEGAS = [
 def spread(omega, n: int) -> float:
     """ω(n) = max over the simplex of −Ω, at its centre."""
     if omega.alpha == 1:
-        return omega.gamma * math.log(n)
-    return omega.gamma * (1 - n ** (1 - omega.alpha)) / (omega.alpha * (omega.alpha - 1))
+        return omega.temperature * math.log(n)
+    return omega.temperature * (1 - n ** (1 - omega.alpha)) / (omega.alpha * (omega.alpha - 1))
 
 
 def bound(structure: structmax.Hypergraph, omega) -> float:
@@ -80,16 +80,16 @@ def test_structures_are_ranked_by_their_walk():
     x, chain = torch.randn(4, 3, dtype=torch.float64), structmax.LinearChain()
     scores = chain.Parts(x, torch.randn(3, 3, dtype=torch.float64))
     best = structmax.topk(scores, chain, 5).parts
-    log_p = structmax.smoothed_log_prob(scores, chain, structmax.omega.Entropy(1.0), best)
+    log_p = structmax.smoothed_log_prob(scores, chain, best, structmax.omega.Entropy())
     torch.testing.assert_close(log_p, structmax.log_prob(scores, chain, best))
     assert (log_p.diff() <= 0).all()
 
 
 def test_wrong_regularisers_are_refused():
     x, paths = torch.zeros(2, 2), structmax.MonotoneAlignment()
-    with pytest.raises(TypeError, match=r"`omega` should be a regulariser such as L2\(1.0\), but is L2 itself"):
+    with pytest.raises(TypeError, match=r"regulariser such as omega.LocalL2\(1.0\), but is LocalL2 itself"):
         structmax.smoothed(x, paths, structmax.omega.LocalL2)
-    with pytest.raises(ValueError, match=r"`gamma` should be > 0, but is 0"):
+    with pytest.raises(ValueError, match=r"`temperature` should be > 0, but is 0"):
         structmax.omega.LocalL2(0)
     with pytest.raises(ValueError, match=r"`alpha` should be > 1, but is 0.5. 1 is Entropy, 2 is L2."):
         structmax.omega.LocalTsallis(0.5)
@@ -107,7 +107,7 @@ def test_a_temperature_in_half_precision_is_rounded_once():
 def test_walks_among_masked_and_impossible_edges(backend):
     """In the first frame one state can be entered, and −1e30 is all there is: powers of the others overflow."""
     scores = torch.full((2, 3), -1e30, requires_grad=True)
-    structure = structmax.Ctc(torch.tensor([1]))
+    structure = structmax.CTC(torch.tensor([1]))
     value = structmax.smoothed(scores, structure, structmax.omega.LocalTsallis(1.3, 1.0), backend=backend)
     (gradient,) = torch.autograd.grad(value, scores)
     assert gradient.sum(-1).tolist() == pytest.approx([1, 1])
@@ -117,7 +117,7 @@ def test_walks_among_masked_and_impossible_edges(backend):
 def test_a_walk_too_improbable_for_its_probability_has_a_logarithm(backend):
     scores = torch.tensor([3.0, -1e5, 1.0], dtype=torch.float64, requires_grad=True)
     second = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
-    given = structmax.Subset(2), structmax.omega.Entropy(4.0), second
+    given = structmax.Subset(2), second, structmax.omega.Entropy(4.0)
     value = structmax.smoothed_log_prob(scores, *given, backend=backend)
     assert value.item() == pytest.approx(-100001 / 4)
     (gradient,) = torch.autograd.grad(value, scores)

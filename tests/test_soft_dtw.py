@@ -28,14 +28,14 @@ def path_costs(x, y, band=None):
     return torch.stack([sum(costs[cell] for cell in path) for path in kept])
 
 
-@pytest.mark.parametrize("gamma", [1e-6, 0.1, 1.0, 30.0])
+@pytest.mark.parametrize("temperature", [1e-6, 0.1, 1.0, 30.0])
 @pytest.mark.parametrize("band", [None, 1])
-def test_soft_dtw_is_the_soft_minimum_over_all_paths(gamma, band):
+def test_soft_dtw_is_the_soft_minimum_over_all_paths(temperature, band):
     x, y = series(4, 2), series(5, 2, seed=1)
-    want = -gamma * (-path_costs(x, y, band) / gamma).logsumexp(0)
-    got = structmax.soft_dtw(x, y, gamma, band=band)
+    want = -temperature * (-path_costs(x, y, band) / temperature).logsumexp(0)
+    got = structmax.soft_dtw(x, y, temperature, band=band)
     assert got.item() == pytest.approx(want.item(), rel=1e-12)
-    rounded = structmax.soft_dtw(x.float(), y.float(), gamma, band=band)
+    rounded = structmax.soft_dtw(x.float(), y.float(), temperature, band=band)
     assert rounded.item() == pytest.approx(want.item(), rel=1e-5)
 
 
@@ -62,7 +62,7 @@ def test_the_alignment_is_the_gradient_in_the_costs():
 )
 def test_gradients(ask):
     x, y = series(2, 3, 2).requires_grad_(), series(2, 4, 2, seed=1).requires_grad_()
-    keywords = {} if ask is structmax.squared_distance else {"gamma": 0.7}
+    keywords = {} if ask is structmax.squared_distance else {"temperature": 0.7}
     assert gradcheck(lambda a, b: ask(a, b, **keywords), (x, y), check_forward_ad=True)
     assert gradgradcheck(lambda a, b: ask(a, b, **keywords), (x, y))
 
@@ -125,16 +125,18 @@ def test_leading_dimensions_broadcast():
 # ---------------------------------------------------------------- the divergence
 
 
-@pytest.mark.parametrize("gamma", [1e-3, 1.0, 100.0])
-def test_the_divergence_is_not_negative_and_zero_at_equality(gamma):
+@pytest.mark.parametrize("temperature", [1e-3, 1.0, 100.0])
+def test_the_divergence_is_not_negative_and_zero_at_equality(temperature):
     x, y = series(20, 6, 2), series(20, 7, 2, seed=1)
-    assert structmax.soft_dtw_divergence(x, y, gamma).min() > 0
+    assert structmax.soft_dtw_divergence(x, y, temperature).min() > 0
     for same in (x, x.float() * 100 + 1000):
         leaf = same.clone().requires_grad_()
-        value = structmax.soft_dtw_divergence(leaf, same, gamma)
+        value = structmax.soft_dtw_divergence(leaf, same, temperature)
         assert not value.any()
         (gradient,) = torch.autograd.grad(value.sum(), leaf)
-        scale = torch.autograd.grad(structmax.soft_dtw(leaf, y[:, :, :2].to(leaf), gamma).sum(), leaf)[0].abs().max()
+        scale = (
+            torch.autograd.grad(structmax.soft_dtw(leaf, y[:, :, :2].to(leaf), temperature).sum(), leaf)[0].abs().max()
+        )
         assert gradient.abs().max() < 1e-5 * scale
 
 
@@ -160,7 +162,7 @@ def test_equal_points_are_at_distance_zero_wherever_they_are():
 
 def test_the_barycentre_of_one_series_is_that_series():
     one = series(12, 2)
-    found = structmax.soft_dtw_barycentre(one.expand(3, 12, 2), gamma=1e-3, init=one + 0.1, steps=500)
+    found = structmax.soft_dtw_barycentre(one.expand(3, 12, 2), temperature=1e-3, init=one + 0.1, max_iter=500)
     assert found.converged
     assert (found.series - one).abs().max() < 0.02
 
@@ -169,37 +171,37 @@ def test_the_barycentre_is_a_minimum_and_says_when_it_is_not():
     many, lengths = series(4, 9, 2), torch.tensor([9, 5, 7, 3])
     weights = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
     many[1, 5:] = math.nan
-    found = structmax.soft_dtw_barycentre(many, weights, steps=1000, lengths=lengths)
+    found = structmax.soft_dtw_barycentre(many, weights, max_iter=1000, lengths=lengths)
     assert found.converged
     assert found.series.shape == (9, 2)
     z = found.series.clone().requires_grad_()
     total = (weights * structmax.soft_dtw(z, many, y_lengths=lengths)).sum()
-    torch.testing.assert_close(total, found.objective)
+    torch.testing.assert_close(total, found.value)
     (gradient,) = torch.autograd.grad(total, z)
     assert gradient.abs().max() < 1e-4
-    hasty = structmax.soft_dtw_barycentre(many, weights, steps=2, lengths=lengths)
+    hasty = structmax.soft_dtw_barycentre(many, weights, max_iter=2, lengths=lengths)
     assert hasty.steps == 2
     assert not hasty.converged
-    assert hasty.objective > found.objective
+    assert hasty.value > found.value
 
 
 @pytest.mark.parametrize("unit", [1e-6, 1e6])
 def test_the_unit_of_the_series_does_not_matter(unit):
     many = series(3, 6, 2)
-    want = structmax.soft_dtw_barycentre(many, steps=1000)
-    found = structmax.soft_dtw_barycentre(unit * many, gamma=unit**2, steps=1000)
+    want = structmax.soft_dtw_barycentre(many, max_iter=1000)
+    found = structmax.soft_dtw_barycentre(unit * many, temperature=unit**2, max_iter=1000)
     assert found.converged
-    assert found.objective.item() == pytest.approx(unit**2 * want.objective.item(), rel=1e-6)
+    assert found.value.item() == pytest.approx(unit**2 * want.value.item(), rel=1e-6)
 
 
 def test_a_barycentre_that_aligns_with_nothing_is_not_found():
     found = structmax.soft_dtw_barycentre(series(2, 9, 1), init=series(3, 1), band=2)
-    assert found.objective == math.inf
+    assert found.value == math.inf
     assert not found.converged
 
 
 def test_the_barycentre_is_as_long_as_its_start():
-    found = structmax.soft_dtw_barycentre(series(3, 6, 1), init=torch.zeros(4, 1, dtype=torch.float64), steps=5)
+    found = structmax.soft_dtw_barycentre(series(3, 6, 1), init=torch.zeros(4, 1, dtype=torch.float64), max_iter=5)
     assert found.series.shape == (4, 1)
 
 
@@ -214,8 +216,11 @@ def test_the_barycentre_is_as_long_as_its_start():
             lambda: structmax.soft_dtw(series(3, 1), series(3, 2)),
             r"points of the same size, but have \(3, 1\) and \(3, 2\)",
         ),
-        (lambda: structmax.soft_dtw(series(3, 1), series(3, 1), 0.5, omega=LocalL2(1.0)), r"Either `gamma` or `omega`"),
-        (lambda: structmax.soft_dtw(series(3, 1), series(3, 1), -1.0), r"`gamma` should be > 0"),
+        (
+            lambda: structmax.soft_dtw(series(3, 1), series(3, 1), 0.5, omega=LocalL2(1.0)),
+            r"Either `temperature` or `omega`",
+        ),
+        (lambda: structmax.soft_dtw(series(3, 1), series(3, 1), -1.0), r"`temperature` should be > 0"),
         (
             lambda: structmax.soft_dtw(series(3, 1), series(4, 1), cost=lambda a, b: torch.zeros(3, 3)),
             r"`cost\(x, y\)` should have shape \(…, N, M\) = \(…, 3, 4\), but has \(3, 3\)",

@@ -8,7 +8,7 @@ from scipy.stats import rankdata
 from torch.autograd import gradcheck, gradgradcheck
 
 import structmax
-from structmax.omega import Entropy, LocalL2
+from structmax.omega import Entropy, SquaredNorm
 
 BACKENDS = ("numba", "reference")
 on_each_backend = pytest.mark.parametrize("backend", BACKENDS)
@@ -39,18 +39,18 @@ def nearest_of_hull(z, points):
 @on_each_backend
 def test_ranks_and_sorted_values_are_nearest_points_of_permutahedra(backend):
     ranks = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
-    for x, gamma in itertools.product(normal(6, 3), (0.3, 1.0, 3.0)):
+    for x, temperature in itertools.product(normal(6, 3), (0.3, 1.0, 3.0)):
         hull = torch.stack([ranks[list(order)] for order in itertools.permutations(range(3))])
-        got = structmax.soft_rank(x, LocalL2(gamma), backend=backend)
-        torch.testing.assert_close(got, nearest_of_hull(x / gamma, hull), rtol=0, atol=1e-9)
+        got = structmax.soft_rank(x, SquaredNorm(temperature), backend=backend)
+        torch.testing.assert_close(got, nearest_of_hull(x / temperature, hull), rtol=0, atol=1e-9)
         hull = torch.stack([x[list(order)] for order in itertools.permutations(range(3))])
-        got = structmax.soft_sort(x, LocalL2(gamma), backend=backend)
-        torch.testing.assert_close(got, nearest_of_hull(ranks / gamma, hull), rtol=0, atol=1e-9)
+        got = structmax.soft_sort(x, SquaredNorm(temperature), backend=backend)
+        torch.testing.assert_close(got, nearest_of_hull(ranks / temperature, hull), rtol=0, atol=1e-9)
 
 
 @on_each_backend
 @pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize("omega", [LocalL2, Entropy])
+@pytest.mark.parametrize("omega", [SquaredNorm, Entropy])
 def test_small_gamma_is_exact(backend, descending, omega):
     x = torch.stack([torch.randperm(7, generator=torch.Generator().manual_seed(s)).double() for s in range(4)])
     x = x * 0.3 - 1
@@ -63,7 +63,7 @@ def test_small_gamma_is_exact(backend, descending, omega):
     torch.testing.assert_close((p @ x.unsqueeze(-1)).squeeze(-1), ordered, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("omega", [LocalL2, Entropy])
+@pytest.mark.parametrize("omega", [SquaredNorm, Entropy])
 def test_large_gamma_is_the_mean_and_ties_share(omega):
     x = normal(3, 6)
     flat = torch.full_like(x, 3.5)
@@ -78,33 +78,33 @@ def test_large_gamma_is_the_mean_and_ties_share(omega):
 
 def test_tiny_gamma_in_float32_is_exact():
     x = normal(5, 300).float()
-    assert torch.equal(structmax.soft_rank(x, LocalL2(1e-9)), torch.as_tensor(rankdata(x, axis=-1)).float())
-    assert torch.equal(structmax.soft_sort(x, LocalL2(1e-9)), x.sort().values)
+    assert torch.equal(structmax.soft_rank(x, SquaredNorm(1e-9)), torch.as_tensor(rankdata(x, axis=-1)).float())
+    assert torch.equal(structmax.soft_sort(x, SquaredNorm(1e-9)), x.sort().values)
 
 
 def test_sums_are_kept_and_long_rows_agree_with_the_reference():
     x = normal(4, 400)
-    for gamma in (0.01, 0.3, 10.0):
+    for temperature in (0.01, 0.3, 10.0):
         for ask in (structmax.soft_rank, structmax.soft_sort):
-            got, want = ask(x, LocalL2(gamma)), ask(x, LocalL2(gamma), backend="reference")
+            got, want = ask(x, SquaredNorm(temperature)), ask(x, SquaredNorm(temperature), backend="reference")
             torch.testing.assert_close(got, want, rtol=0, atol=1e-10)
         total = torch.full((4,), 400 * 401 / 2, dtype=torch.float64)
-        torch.testing.assert_close(structmax.soft_rank(x, LocalL2(gamma)).sum(-1), total)
-        torch.testing.assert_close(structmax.soft_sort(x, LocalL2(gamma)).sum(-1), x.sum(-1))
+        torch.testing.assert_close(structmax.soft_rank(x, SquaredNorm(temperature)).sum(-1), total)
+        torch.testing.assert_close(structmax.soft_sort(x, SquaredNorm(temperature)).sum(-1), x.sum(-1))
 
 
 def test_soft_permutations_are_doubly_stochastic():
     x = normal(2, 3, 6)
-    for omega in (LocalL2(0.5), Entropy(0.5)):
+    for omega in (SquaredNorm(0.5), Entropy(0.5)):
         p = structmax.soft_permutation(x, omega)
         for dim in (-1, -2):
             torch.testing.assert_close(p.sum(dim), torch.ones(2, 3, 6, dtype=torch.float64), rtol=0, atol=1e-8)
-    assert (structmax.soft_permutation(x, LocalL2(0.5)) == 0).any()
+    assert (structmax.soft_permutation(x, SquaredNorm(0.5)) == 0).any()
 
 
 @on_each_backend
 @pytest.mark.parametrize("ask", [structmax.soft_rank, structmax.soft_sort, structmax.soft_permutation])
-@pytest.mark.parametrize("omega", [LocalL2(0.5), LocalL2(2.0), Entropy(0.7)])
+@pytest.mark.parametrize("omega", [SquaredNorm(0.5), SquaredNorm(2.0), Entropy(0.7)])
 def test_gradients(ask, omega, backend):
     x = normal(2, 4, seed=3).requires_grad_()
     gradcheck(lambda t: ask(t, omega, backend=backend), (x,), check_forward_ad=True)
@@ -114,7 +114,9 @@ def test_gradients(ask, omega, backend):
 
 def test_transforms_and_compile():
     def total(x):
-        return (structmax.soft_rank(x, LocalL2(0.7)) ** 2).sum() + (structmax.soft_sort(x, LocalL2(0.7)) ** 3).sum()
+        return (structmax.soft_rank(x, SquaredNorm(0.7)) ** 2).sum() + (
+            structmax.soft_sort(x, SquaredNorm(0.7)) ** 3
+        ).sum()
 
     x = normal(4, 5)
     each = torch.stack([torch.func.grad(total)(row) for row in x])
@@ -131,7 +133,10 @@ def test_dtypes_shapes_and_errors():
         assert ask(x.half()).dtype == torch.float16
         assert ask(x[:0]).shape == (0, 3, 5)
         assert ask(x[0, 0, :1]).shape == (1,)
-        with pytest.raises(TypeError, match=r"`omega` should be LocalL2\(gamma\) or Entropy\(gamma\), but is Tsallis"):
+        with pytest.raises(
+            TypeError,
+            match=r"`omega` should be SquaredNorm\(temperature\) or Entropy\(temperature\), but is LocalTsallis",
+        ):
             ask(x, structmax.omega.LocalTsallis(1.5))
-        with pytest.raises(TypeError, match="but is LocalL2 itself"):
-            ask(x, LocalL2)
+        with pytest.raises(TypeError, match="but is SquaredNorm itself"):
+            ask(x, SquaredNorm)

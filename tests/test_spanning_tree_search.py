@@ -73,7 +73,7 @@ def test_the_best_tree_of_larger_graphs_is_that_of_the_reference(single_root, dt
     used = torch.stack([usable(17, int(n)) for n in lengths])
     got = structmax.argmax(scores.masked_fill(~used, JUNK), structure, backend="numba")
     assert torch.equal(got, structmax.argmax(scores, structure, backend="reference"))
-    values, parts = structmax.topk(scores.masked_fill(~used, JUNK), structure, 4, backend="numba")
+    parts, values = structmax.topk(scores.masked_fill(~used, JUNK), structure, 4, backend="numba")
     assert torch.equal(parts[0], got)
     want = structmax.topk(scores, structure, 4, backend="reference").values
     torch.testing.assert_close(values, want, rtol=1e-6, atol=1e-6)
@@ -209,7 +209,7 @@ def test_a_broken_instance_breaks_no_other(backend, broken):
     structure = SpanningTree(single_root=True)
 
     def ask(theta: Tensor) -> list[Tensor]:
-        values, parts = structmax.topk(theta, structure, 3, backend=backend)
+        parts, values = structmax.topk(theta, structure, 3, backend=backend)
         drawn = [
             structmax.sample(theta, structure, (2,), generator=torch.Generator().manual_seed(1), backend=backend),
             *structmax.sample_without_replacement(

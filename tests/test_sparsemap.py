@@ -50,7 +50,7 @@ def test_a_thousand_jacobians(name):
 
     def ask(*tensors):
         result = structmax.sparsemap(structure.parts(tensors), structure)
-        codes = flat(structure, result.structures, 2) @ weigh
+        codes = flat(structure, result.parts, 2) @ weigh
         # A function of structures that is no sum of their parts, and a mark of the support.
         expected = (result.probabilities * codes.square()).sum(0)
         mark = torch.where(result.probabilities > 0, (7 * codes).sin(), 0.0).sum(0)
@@ -199,7 +199,7 @@ def test_no_batch_and_an_empty_one():
     tree = structmax.SpanningTree(single_root=False)
     alone = structmax.sparsemap(draw((5, 5)), tree)
     assert alone.value.shape == ()
-    assert alone.structures.shape == (int(alone.counts), 5, 5)
+    assert alone.parts.shape == (int(alone.counts), 5, 5)
     none = structmax.sparsemap(draw((0, 5, 5)), tree)
     assert none.marginals.shape == (0, 5, 5)
     assert none.counts.shape == (0,)
@@ -208,7 +208,7 @@ def test_no_batch_and_an_empty_one():
 
 def test_sparse_marginals_take_this_way_where_there_is_no_shorter():
     scores = draw((3, 4, 2), (2, 2))
-    got = structmax.sparse_marginals(scores, CHAIN, 0.5)
+    got = structmax.sparse_marginals(scores, CHAIN, temperature=0.5)
     want = structmax.sparsemap(scores, CHAIN, temperature=0.5).marginals
     assert torch.equal(got.unary, want.unary)
     assert torch.equal(got.pairwise, want.pairwise)
@@ -223,7 +223,7 @@ def test_a_start_saves_searches_and_changes_nothing():
     cold = structmax.sparsemap(scores, tree)
     near = scores + 1e-3 * draw((8, 9, 9), seed=1)
     want = structmax.sparsemap(near, tree)
-    for start in (cold, cold.structures, structmax.sample(scores, tree, (4,), generator=generator())):
+    for start in (cold, cold.parts, structmax.sample(scores, tree, (4,), generator=generator())):
         warm = structmax.sparsemap(near, tree, start=start)
         torch.testing.assert_close(warm.marginals, want.marginals, rtol=0, atol=1e-9)
     warm = structmax.sparsemap(near, tree, start=cold)

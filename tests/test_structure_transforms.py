@@ -30,7 +30,7 @@ STRUCTURES = {
     "alignment": (structmax.MonotoneAlignment(LENGTHS), (3, 4, 3)),
     "projective tree": (structmax.ProjectiveTree(LENGTHS, single_root=True), (3, 5, 5)),
     "binary tree": (structmax.BinaryTree(LENGTHS), (3, 4, 4)),
-    "ctc": (structmax.Ctc(torch.tensor([1, 2]), LENGTHS), (3, 4, 3)),
+    "ctc": (structmax.CTC(torch.tensor([1, 2]), LENGTHS), (3, 4, 3)),
     "lattice": (structmax.Lattice(torch.tensor([[0, 1], [1, 2], [0, 2]]), 0, 2), (3, 3)),
     "hypergraph": (structmax.Hypergraph.from_function(pieces, 4, goal=LENGTHS), (3, 25)),
     "spanning tree": (structmax.SpanningTree(LENGTHS, single_root=True), (3, 5, 5)),
@@ -87,7 +87,7 @@ def test_compile_gives_the_plain_answer_and_gradient(problem):
 def test_compile_of_projections_and_draws(structure, shape):
     def ask(x):
         best = structmax.argmax(x, structure) + structmax.topk(x, structure, 2).values.nan_to_num(neginf=0.0).sum()
-        return (structmax.sparse_marginals(x, structure, 0.5) * best).sum()
+        return (structmax.sparse_marginals(x, structure, temperature=0.5) * best).sum()
 
     torch._dynamo.reset()
     answers = []
@@ -119,7 +119,7 @@ def test_labels_out_of_range_are_refused_when_compiled(labels):
     torch._dynamo.reset()
     ask = torch.compile(structmax.log_partition, fullgraph=True, backend="eager")
     with pytest.raises(ValueError, match=r"`labels` should be symbols from 0 to 2 other than the blank, 0"):
-        ask(torch.zeros(2, 4, 3), structmax.Ctc(torch.tensor(labels)))
+        ask(torch.zeros(2, 4, 3), structmax.CTC(torch.tensor(labels)))
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32])
@@ -212,7 +212,7 @@ def test_a_tangent_of_one_part_alone():
         lambda scores, chain: structmax.sparsemap(scores, chain).marginals.unary.square(),
         lambda scores, chain: structmax.smoothed(scores, chain, structmax.omega.LocalL2(1.0)),
         lambda scores, chain: structmax.smoothed_log_prob(
-            scores, chain, structmax.omega.LocalL2(1.0), chain.encode(torch.tensor([[0, 1, 2, 0]] * 3), scores)
+            scores, chain, chain.encode(torch.tensor([[0, 1, 2, 0]] * 3), scores), structmax.omega.LocalL2(1.0)
         ),
     ],
     ids=["log_partition", "marginals", "sparsemap", "smoothed", "smoothed_log_prob"],

@@ -29,9 +29,9 @@ class EntropicMatching(NamedTuple):
 
     marginals: Tensor
     value: Tensor
-    error: Tensor
     iterations: Tensor
     converged: Tensor
+    error: Tensor
 
 
 class Potentials(Function):
@@ -129,9 +129,9 @@ def sinkhorn(
 
     Returns:
         `EntropicMatching` with `marginals` μ, shaped as the scores, and `value`, the maximum, whose gradient is μ: both
-        differentiable any number of times, by solving linear equations. Then, for each instance, `error`, the largest
-        violation of a sum, `iterations`, and whether it `converged`; a warning says if some did not. Where no matching
-        exists: zeros, and the value −inf.
+        differentiable any number of times, by solving linear equations. Then, for each instance, `iterations`,
+        whether it `converged`, and `error`, the largest violation of a sum; a warning says if some did not. Where no
+        matching exists: zeros, and the value −inf.
 
     Examples:
         >>> import torch, structmax
@@ -153,7 +153,9 @@ def sinkhorn(
     check.whole("max_iter", max_iter, 1)
     problem = Problem.of(scores, matching, backend)
     numbers = (("temperature", float(temperature)), ("tol", float(tol)), ("max_iter", max_iter))
-    found = EntropicMatching(*problem.with_batch(point_rule(problem.blank, numbers, *problem.scores)))
+    answer = point_rule(problem.blank, numbers, *problem.scores)
+    mu, value, error, iterations, converged = problem.with_batch(answer)
+    found = EntropicMatching(mu, value, iterations, converged, error)
     if check.readable(found.converged):
         missed = ~found.converged & (found.error > 0)
         if bool(missed.any()):

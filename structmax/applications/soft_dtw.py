@@ -2,8 +2,9 @@
 
     soft_dtw(x, y) = −DP_Ω(−c)          c[i, j] = cost of x[i] with y[j]
 
-the smoothed minimum, over all monotone alignments, of the total cost of the aligned pairs. With Ω = Entropy(γ) it is
-−γ log Σ exp(−cost/γ); with L2 or Tsallis its alignment is sparse. Its gradient in the costs is the expected alignment.
+the smoothed minimum, over all monotone alignments, of the total cost of the aligned pairs. With Ω = Entropy(t) it is
+−t log Σ exp(−cost/t); with LocalL2 or LocalTsallis its alignment is sparse. Its gradient in the costs is the expected
+alignment.
 """
 
 from collections.abc import Callable
@@ -141,14 +142,14 @@ def soft_dtw(
 ) -> Tensor:
     """The smoothed minimum of the cost of aligning two series; as temperature goes to 0, dynamic time warping itself.
 
-    With Ω = Entropy(γ) this is −γ log Σ over alignments of exp(−cost/γ), which may be negative, and is not least where
+    With Ω = Entropy(t) this is −t log Σ over alignments of exp(−cost/t), which may be negative, and is not least where
     x equals y: `soft_dtw_divergence` is. Twice differentiable in x and y.
 
     Args:
         x: series (…, N, D) of N points.
         y: series (…, M, D); leading dimensions broadcast.
         temperature: how much is smoothed, > 0.
-        omega: instead of temperature, the regulariser: `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`.
+        omega: instead of a temperature, `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`.
         band: allows only pairs with |i − j| ≤ band. Where the lengths differ by more, nothing can be aligned: +inf.
         x_lengths: the number of points of each x, at most N; integers that broadcast to the batch.
         y_lengths: the same of y.
@@ -191,7 +192,7 @@ def soft_dtw_alignment(
         x: series (…, N, D) of N points.
         y: series (…, M, D); leading dimensions broadcast.
         temperature: how much is smoothed, > 0.
-        omega: instead of temperature, the regulariser: `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`.
+        omega: instead of a temperature, `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`.
         band: allows only pairs with |i − j| ≤ band.
         x_lengths: the number of points of each x, at most N; integers that broadcast to the batch.
         y_lengths: the same of y.
@@ -229,14 +230,14 @@ def soft_dtw_divergence(
     """soft_dtw(x, y) − ½ soft_dtw(x, x) − ½ soft_dtw(y, y): a loss that is 0 where x equals y, and never negative.
 
     Unlike `soft_dtw`, whose minimum over y is not x. That it is never negative is proven for costs of which the kernel
-    exp(−cost/temperature) makes the alignment kernel positive definite, and in the limits of temperature for the squared distance;
-    no exception is known in between.
+    exp(−cost/temperature) makes the alignment kernel positive definite, and in the limits of the temperature for the
+    squared distance; no exception is known in between.
 
     Args:
         x: series (…, N, D) of N points.
         y: series (…, M, D); leading dimensions broadcast.
         temperature: how much is smoothed, > 0.
-        omega: instead of temperature, the regulariser: `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`.
+        omega: instead of a temperature, `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`.
         band: allows only pairs with |i − j| ≤ band. Where the lengths differ by more, nothing can be aligned: +inf.
         x_lengths: the number of points of each x, at most N; integers that broadcast to the batch.
         y_lengths: the same of y.
@@ -273,9 +274,9 @@ class Barycentre(NamedTuple):
     # (N, D)
     series: Tensor
     # Σ weights · soft_dtw there
-    objective: Tensor
+    value: Tensor
     # how many steps were taken
-    steps: int
+    iterations: int
     # whether the search came to rest before its last step
     converged: bool
 
@@ -285,7 +286,7 @@ def soft_dtw_barycentre(
     weights: Tensor | None = None,
     init: Tensor | None = None,
     temperature: float = 1.0,
-    steps: int = 100,
+    max_iter: int = 100,
     *,
     omega: Smooth | None = None,
     band: int | None = None,
@@ -301,15 +302,15 @@ def soft_dtw_barycentre(
         init: where to start, (N, D), which also says how long z is. By default the mean of the series, each stretched
             to the longest of them.
         temperature: how much is smoothed, > 0.
-        steps: L-BFGS steps, at most.
-        omega: instead of temperature, the regulariser: `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`.
+        max_iter: L-BFGS steps, at most.
+        omega: instead of a temperature, `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`.
         band: allows only pairs with |i − j| ≤ band.
         lengths: (S,), the number of points of each series.
         cost: any function of two series to costs (…, N, M).
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:
-        `Barycentre(series, objective, steps, converged)`, without a gradient.
+        `Barycentre(series, value, iterations, converged)`, without a gradient.
 
     Examples:
         >>> import torch, structmax
@@ -321,7 +322,7 @@ def soft_dtw_barycentre(
         Cuturi and Blondel 2017, Soft-DTW: a differentiable loss function for time-series.
     """
     check.floating("series", series)
-    check.whole("steps", steps, 1)
+    check.whole("max_iter", max_iter, 1)
     if series.dim() != 3 or 0 in series.shape:
         raise ValueError(
             f"`series` should have shape (S, M, D), S series of M points of D numbers, but has {tuple(series.shape)}."
@@ -347,9 +348,9 @@ def soft_dtw_barycentre(
         tolerance = 1e-6 * slope.abs().max().item()
         search = torch.optim.LBFGS(
             [z],
-            max_iter=steps,
+            max_iter=max_iter,
             # as many as the line searches want
-            max_eval=100 * steps,
+            max_eval=100 * max_iter,
             tolerance_grad=tolerance,
             tolerance_change=torch.finfo(z.dtype).eps * tolerance,
             line_search_fn="strong_wolfe",
@@ -358,7 +359,7 @@ def soft_dtw_barycentre(
     taken = search.state[z]["n_iter"]
     with torch.no_grad():
         total = objective()
-    return Barycentre(z.detach(), total, taken, taken < steps and bool(total.isfinite()))
+    return Barycentre(z.detach(), total, taken, taken < max_iter and bool(total.isfinite()))
 
 
 def _weights(weights: Tensor | None, series: Tensor) -> Tensor:

@@ -67,7 +67,8 @@ def _checked(values: Tensor, omega: object) -> Tensor:
     if not isinstance(omega, Entropy | SquaredNorm):
         kind = omega.__name__ + " itself" if isinstance(omega, type) else repr(omega)
         raise TypeError(
-            f"`omega` should be SquaredNorm(temperature) or Entropy(temperature), but is {kind}. Try `SquaredNorm(0.1)`."
+            f"`omega` should be SquaredNorm(temperature) or Entropy(temperature), but is {kind}. "
+            "Try `SquaredNorm(0.1)`."
         )
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
@@ -86,13 +87,13 @@ def soft_permutation(
 ) -> Tensor:
     """A doubly stochastic matrix P that nearly sorts: P x is about x in order, and exactly that as temperature falls.
 
-    P = argmax of ⟨ρ, P x⟩ − Ω(P) over doubly stochastic matrices, where ρ = (1, …, n), so temperature is measured as the
-    values are: neighbours in the order are mixed once they differ by less than about temperature, whatever n is.
+    P = argmax of ⟨ρ, P x⟩ − Ω(P) over doubly stochastic matrices, where ρ = (1, …, n), so the temperature is measured
+    as the values are: neighbours in the order are mixed once they differ by less than about that, whatever n is.
 
     Args:
         values: x (…, n), finite.
-        omega: `SquaredNorm(temperature)`, t/2 ‖P‖², for a sparse P (`sparse_marginals`), or `Entropy(temperature)` for a dense one
-            (`sinkhorn`).
+        omega: `omega.SquaredNorm(t)`, t/2 ‖P‖², for a sparse P (`sparse_marginals`), or `omega.Entropy(t)` for a dense
+            one (`sinkhorn`).
         descending: the greatest value first.
         backend: "auto", "numba" or "reference".
 
@@ -115,7 +116,7 @@ def soft_permutation(
     rank = _positions(x) - (x.shape[-1] + 1) / 2
     theta = (-rank if descending else rank).unsqueeze(-1) * (x - x.detach().mean(-1, keepdim=True)).unsqueeze(-2)
     if isinstance(omega, SquaredNorm):
-        return sparse_marginals(theta, Matching(), omega.temperature, backend=backend).to(values.dtype)
+        return sparse_marginals(theta, Matching(), temperature=omega.temperature, backend=backend).to(values.dtype)
     return sinkhorn(theta, temperature=omega.temperature, backend=backend).marginals.to(values.dtype)
 
 
@@ -128,8 +129,8 @@ def soft_rank(
 ) -> Tensor:
     """Ranks that move with the values: 1 for the least, n for the greatest, ties share the mean of theirs.
 
-    With SquaredNorm(temperature) y = argmax of ⟨x, y⟩ − t/2 ‖y‖² over the hull of all permutations of (1, …, n), found in
-    O(n log n): exact ranks as temperature falls, all (n + 1)/2 as it grows. With Entropy(temperature) the expected position in
+    With SquaredNorm(t) y = argmax of ⟨x, y⟩ − t/2 ‖y‖² over the hull of all permutations of (1, …, n), found in
+    O(n log n): exact ranks as t falls, all (n + 1)/2 as it grows. With Entropy(t) the expected position in
     `soft_permutation`, O(n³).
 
     Args:
@@ -168,13 +169,13 @@ def soft_sort(
 ) -> Tensor:
     """Values in order, softly.
 
-    With SquaredNorm(temperature) y = argmax of ⟨ρ, y⟩ − t/2 ‖y‖² over the hull of all permutations of x, ρ = (1, …, n), found in
-    O(n log n): sorted values as temperature falls, all their mean as it grows. Gaps between neighbours are kept up to
-    1/temperature. With Entropy(temperature) P x for the `soft_permutation` P, O(n³).
+    With SquaredNorm(t) y = argmax of ⟨ρ, y⟩ − t/2 ‖y‖² over the hull of all permutations of x, ρ = (1, …, n), found in
+    O(n log n): sorted values as t falls, all their mean as it grows. Gaps between neighbours are kept up to 1/t. With
+    Entropy(t) P x for the `soft_permutation` P, O(n³).
 
     Args:
         values: x (…, n), finite.
-        omega: `SquaredNorm(temperature)`, where 1/temperature is measured as the values are, or `Entropy(temperature)`, where temperature is.
+        omega: `omega.SquaredNorm(t)`, where 1/t is measured as the values are, or `omega.Entropy(t)`, where t is.
         descending: the greatest value first.
         backend: "auto", "numba" or "reference".
 

@@ -1,6 +1,13 @@
 """Gradients for discrete choices: what `surrogate` and `expect` take as their `estimator`."""
 
-from structmax.estimators.baselines import Learned, LeaveOneOut, RunningMean, RunningScale, SelfCritical
+from structmax.estimators.baselines import (
+    AbstractBaseline,
+    Learned,
+    LeaveOneOut,
+    RunningMean,
+    RunningScale,
+    SelfCritical,
+)
 from structmax.estimators.enumerate_all import Enumerate
 from structmax.estimators.expectation import AbstractEstimator, Evaluations, Expectation
 from structmax.estimators.implicit_mle import ImplicitMLE
@@ -9,22 +16,29 @@ from structmax.estimators.perturb_and_map import PerturbAndMAP, straight_through
 from structmax.estimators.perturbed import Perturbed
 from structmax.estimators.ppo import PPO, Rollout
 from structmax.estimators.projections import AbstractProjection, Box, Polytope, Simplices, WholeSpace
-from structmax.estimators.pullbacks import Identity, RowSoftmax
-from structmax.estimators.rebar import Rebar
+from structmax.estimators.pullbacks import Identity, Pullback, RowSoftmax
+from structmax.estimators.rebar import REBAR
 from structmax.estimators.reinmax import ReinMax
-from structmax.estimators.relax import Relax
+from structmax.estimators.relax import RELAX
 from structmax.estimators.relaxation import Relaxation, gumbel_relaxation
 from structmax.estimators.score_function import ScoreFunction
 from structmax.estimators.sparse import SparseSupport, SparseTopK
-from structmax.estimators.spigot import Spigot, SpigotCE, SpigotEG
+from structmax.estimators.spigot import SPIGOT, SPIGOT_CE, SPIGOT_EG
 from structmax.estimators.straight_through import StraightThrough
 from structmax.estimators.sum_and_sample import SumAndSample
 from structmax.estimators.surrogate import AbstractChoice, AbstractSurrogate
-from structmax.estimators.vimco import Vimco
+from structmax.estimators.vimco import VIMCO
 from structmax.estimators.without_replacement import SampleWithoutReplacement
 
 __all__ = [
     "PPO",
+    "REBAR",
+    "RELAX",
+    "SPIGOT",
+    "SPIGOT_CE",
+    "SPIGOT_EG",
+    "VIMCO",
+    "AbstractBaseline",
     "AbstractChoice",
     "AbstractEstimator",
     "AbstractProjection",
@@ -41,9 +55,8 @@ __all__ = [
     "PerturbAndMAP",
     "Perturbed",
     "Polytope",
-    "Rebar",
+    "Pullback",
     "ReinMax",
-    "Relax",
     "Relaxation",
     "Rollout",
     "RowSoftmax",
@@ -55,12 +68,8 @@ __all__ = [
     "Simplices",
     "SparseSupport",
     "SparseTopK",
-    "Spigot",
-    "SpigotCE",
-    "SpigotEG",
     "StraightThrough",
     "SumAndSample",
-    "Vimco",
     "WholeSpace",
     "gumbel_relaxation",
     "straight_through_gumbel",

@@ -7,7 +7,7 @@ import torch
 from structmax import check
 from structmax.estimators.possible import best_of_each, lifted
 from structmax.estimators.surrogate import AbstractChoice
-from structmax.noise import Gumbel, Noise, noise_like
+from structmax.noise import AbstractNoise, Gumbel, noise_like
 from structmax.parts import Tensors, plus
 from structmax.problem import Problem
 
@@ -40,7 +40,7 @@ class ImplicitMLE(AbstractChoice):
 
     step: float = 1.0
     samples: int = 1
-    noise: Noise = Gumbel()  # noqa: RUF009
+    noise: AbstractNoise = Gumbel()  # noqa: RUF009
     temperature: float = 1.0
 
     def __post_init__(self) -> None:

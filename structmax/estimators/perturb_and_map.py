@@ -7,7 +7,7 @@ import torch
 from structmax import check
 from structmax.estimators.pullbacks import Identity, Pullback
 from structmax.estimators.surrogate import AbstractChoice
-from structmax.noise import Gumbel, Noise, noise_like
+from structmax.noise import AbstractNoise, Gumbel, noise_like
 from structmax.omega.smooth import Entropy
 from structmax.parts import Tensors, plus
 from structmax.problem import Problem
@@ -36,7 +36,7 @@ class PerturbAndMAP(AbstractChoice):
     Reference: Corro & Titov 2019, Differentiable perturb-and-parse, https://arxiv.org/abs/1807.09875.
     """
 
-    noise: Noise = Gumbel()  # noqa: RUF009
+    noise: AbstractNoise = Gumbel()  # noqa: RUF009
     temperature: float = 1.0
     backward: Pullback = Identity()  # noqa: RUF009
 

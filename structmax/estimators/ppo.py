@@ -21,9 +21,9 @@ class Rollout(NamedTuple):
     # fields and shapes of the scores with S in front
     parts: Any
     # (S, batch), all of them
+    log_probs: Tensor
     losses: Tensor
     credit: Tensor
-    log_probs: Tensor
     feasible: Tensor
 
 
@@ -44,7 +44,8 @@ class PPO:
     Examples:
         >>> import torch, structmax
         >>> x, cost = torch.zeros(3, requires_grad=True), torch.tensor([3.0, 2.0, 1.0])
-        >>> ppo, step = structmax.estimators.PPO(samples=100, baseline=structmax.estimators.LeaveOneOut()), torch.optim.SGD([x], 1.0)
+        >>> baseline = structmax.estimators.LeaveOneOut()
+        >>> ppo, step = structmax.estimators.PPO(samples=100, baseline=baseline), torch.optim.SGD([x], 1.0)
         >>> g = torch.Generator().manual_seed(0)
         >>> drawn = ppo.draw(lambda z, _: z @ cost, x, structmax.Simplex(), generator=g)
         >>> for _ in range(4):
@@ -83,7 +84,7 @@ class PPO:
             losses = evaluations(problem, draws, feasible)
             credit = ScoreFunction(self.samples, self.baseline).credit(problem, evaluations, losses)
         many = problem.repeated(self.samples)
-        numbers = (many.with_batch((t.reshape(-1),))[0] for t in (losses, credit, log_p, feasible))
+        numbers = (many.with_batch((t.reshape(-1),))[0] for t in (log_p, losses, credit, feasible))
         parts = many.structure.parts(many.with_batch(tuple(t.flatten(0, 1) for t in draws)))
         return Rollout(parts, *numbers)
 

@@ -6,7 +6,7 @@ import torch
 
 from structmax.estimators.pullbacks import RowSoftmax
 from structmax.estimators.surrogate import AbstractSurrogate
-from structmax.noise import Gumbel, Noise, noise_like
+from structmax.noise import AbstractNoise, Gumbel, noise_like
 from structmax.omega.base import AbstractOmega
 from structmax.omega.smooth import Entropy
 from structmax.parts import Tensors, plus
@@ -33,7 +33,7 @@ class Relaxation(AbstractSurrogate):
     """
 
     omega: AbstractOmega | RowSoftmax = Entropy()  # noqa: RUF009
-    noise: Noise | None = None
+    noise: AbstractNoise | None = None
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -115,7 +115,7 @@ def surrogate(
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
         structure: the set Y.
-        estimator: of `structmax.estimators`: `StraightThrough`, `Spigot`, `SpigotCE`, `SpigotEG`, `PerturbAndMAP`,
+        estimator: of `structmax.estimators`: `StraightThrough`, `SPIGOT`, `SPIGOT_CE`, `SPIGOT_EG`, `PerturbAndMAP`,
             `ReinMax`, `ImplicitMLE`, `BlackboxInterpolation`, `Perturbed`; with true gradients `Relaxation`.
         generator: source of chance.
         backend: "auto", "numba", "triton" or "reference".
@@ -127,7 +127,8 @@ def surrogate(
     Examples:
         >>> import torch, structmax
         >>> x = torch.tensor([0.2, 1.5, 0.3], requires_grad=True)
-        >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.estimators.StraightThrough(structmax.omega.Entropy()))
+        >>> estimator = structmax.estimators.StraightThrough(structmax.omega.Entropy())
+        >>> z = structmax.surrogate(x, structmax.Simplex(), estimator)
         >>> z
         tensor([0., 1., 0.], grad_fn=<ChoiceBackward>)
         >>> (z * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
@@ -149,5 +150,5 @@ def chosen(problem: Problem, estimator: AbstractSurrogate, generator: torch.Gene
 
 # What asks little, for a refusal to name.
 SIMPLE: dict[str, tuple[str, ...]] = {
-    "StraightThrough(Identity()), Spigot() or ImplicitMLE(), which ask `argmax` alone": ("argmax",)
+    "StraightThrough(Identity()), SPIGOT() or ImplicitMLE(), which ask `argmax` alone": ("argmax",)
 }

@@ -35,7 +35,7 @@ class SampleWithoutReplacement(AbstractEstimator):
     Where Y has no more than k structures it is exact. The weights take 2ᵏ steps.
 
     Args:
-        k: how many distinct structures are drawn, 1 to 16. With k = 1 it is `ScoreFunction()`.
+        samples: k, how many distinct structures are drawn, 1 to 16. With 1 it is `ScoreFunction()`.
 
     Examples:
         >>> import torch, structmax
@@ -50,12 +50,12 @@ class SampleWithoutReplacement(AbstractEstimator):
     replacement, https://arxiv.org/abs/2002.06043.
     """
 
-    k: int = 2
+    samples: int = 2
 
     def __post_init__(self) -> None:
-        check.whole("k", self.k, 1)
-        if self.k > MOST:
-            raise ValueError(f"`k` should be at most {MOST}, for 2ᵏ sets are visited, but is {self.k}.")
+        check.whole("samples", self.samples, 1)
+        if self.samples > MOST:
+            raise ValueError(f"`samples` should be at most {MOST}, for 2ᵏ sets are visited, but is {self.samples}.")
 
     @property
     def unbiased(self) -> bool:
@@ -66,14 +66,14 @@ class SampleWithoutReplacement(AbstractEstimator):
         return "sample_without_replacement", "log_partition", "marginals"
 
     def estimate(self, problem: Problem, f: Evaluations, generator: torch.Generator | None) -> Tensor:
-        *draws, log_drawn = in_front(draw(problem, "sample_without_replacement", (self.k,), generator))
+        *draws, log_drawn = in_front(draw(problem, "sample_without_replacement", (self.samples,), generator))
         losses = f(problem, tuple(draws), ~log_drawn.isneginf())
         log_p, _ = log_probs(problem, tuple(draws))
         p = log_drawn.double().exp()
         first, second = (chance.to(losses.dtype) for chance in order_chances(p))
         constant = losses.detach()
         baseline = p.to(losses.dtype) * constant + torch.einsum("st...,t...->s...", second, constant)
-        credit = constant - baseline if self.k > 1 else constant
+        credit = constant - baseline if self.samples > 1 else constant
         return credited((first * losses).sum(0), first * credit, log_p)
 
 

@@ -81,7 +81,8 @@ class FactorGraph:
         Examples:
             >>> import torch, structmax
             >>> word = structmax.factors.Variables("word", (4,))
-            >>> graph = structmax.FactorGraph(structmax.factors.Budget(word, at_most=2), structmax.factors.Imply(word[3], word[0]))
+            >>> budget = structmax.factors.Budget(word, at_most=2)
+            >>> graph = structmax.FactorGraph(budget, structmax.factors.Imply(word[3], word[0]))
             >>> graph.sparsemap({"word": torch.tensor([0.1, 0.9, 0.7, 0.8])}).marginals["word"]
             tensor([0.3250, 0.7750, 0.5750, 0.3250])
         """
@@ -115,11 +116,11 @@ class FactorGraph:
         return Relaxed(
             self._named(u, nu, batch, scores),
             _shaped(torch.where(lost, nothing, value), batch, scores),
+            iterations=_shaped(torch.from_numpy(solver.iterations), batch, scores),
             converged=_shaped(torch.from_numpy(solver.status != RUNNING) & ~lost, batch, scores),
+            gap=_shaped(gap, batch, scores),
             primal_residual=_shaped(torch.from_numpy(solver.residuals[:, 0]), batch, scores),
             dual_residual=_shaped(torch.from_numpy(solver.residuals[:, 1]), batch, scores),
-            iterations=_shaped(torch.from_numpy(solver.iterations), batch, scores),
-            gap=_shaped(gap, batch, scores),
         )
 
     def argmax(
@@ -184,10 +185,10 @@ class FactorGraph:
         return Best(
             self._named(torch.from_numpy(found.u), torch.from_numpy(found.nu), batch, scores),
             _shaped(torch.where(lost, nothing, value), batch, scores),
-            _shaped(torch.where(lost, nothing, bound), batch, scores),
-            _shaped(certain & ~lost, batch, scores),
-            _shaped(converged & ~lost, batch, scores),
-            self._named(torch.from_numpy(found.relaxed[0]), torch.from_numpy(found.relaxed[1]), batch, scores),
+            exact=_shaped(certain & ~lost, batch, scores),
+            converged=_shaped(converged & ~lost, batch, scores),
+            upper_bound=_shaped(torch.where(lost, nothing, bound), batch, scores),
+            relaxed=self._named(torch.from_numpy(found.relaxed[0]), torch.from_numpy(found.relaxed[1]), batch, scores),
         )
 
     def _named(self, u: Tensor, nu: Tensor, batch: torch.Size, scores: Mapping[str, Tensor]) -> dict[str, Tensor]:

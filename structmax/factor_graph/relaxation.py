@@ -25,20 +25,20 @@ class Relaxed:
     Args:
         marginals: by name, in the shapes of the scores, differentiable; free ones too.
         value: ⟨θ, μ⟩ − temperature/2 ‖μ‖², without the free ones in the norm: one for each instance, differentiable.
+        iterations: how many steps were taken.
         converged: whether both residuals fell below the tolerance.
+        gap: no point has a value higher than `value` by more than this, but for the primal residual.
         primal_residual: the largest distance between a variable and a factor's copy of it.
         dual_residual: the largest change of a variable in the last step, times the penalty.
-        iterations: how many steps were taken.
-        gap: no point has a value higher than `value` by more than this, but for the primal residual.
     """
 
     marginals: dict[str, Tensor]
     value: Tensor
+    iterations: Tensor
     converged: Tensor
+    gap: Tensor
     primal_residual: Tensor
     dual_residual: Tensor
-    iterations: Tensor
-    gap: Tensor
 
 
 class JacobianProduct(Function):

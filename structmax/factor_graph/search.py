@@ -32,17 +32,17 @@ class Best:
     Args:
         parts: 0/1 by name, in the shapes of the scores; zeros where none was found.
         value: its score, −inf where none was found; one for each instance.
-        upper_bound: no structure has a higher score.
         exact: whether it is certainly a best structure, or certain that there is none.
         converged: whether the linear relaxation was solved.
+        upper_bound: no structure has a higher score.
         relaxed: by name, the solution of the linear relaxation, 0/1 where that has a corner for answer.
     """
 
     parts: dict[str, Tensor]
     value: Tensor
-    upper_bound: Tensor
     exact: Tensor
     converged: Tensor
+    upper_bound: Tensor
     relaxed: dict[str, Tensor]
 
 

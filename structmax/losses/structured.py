@@ -10,7 +10,7 @@ from torch import Tensor
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
 from structmax.losses.fenchel_young import fenchel_young, loss, reduce, reduced
-from structmax.noise import Noise, Normal, noise_like
+from structmax.noise import AbstractNoise, Normal, noise_like
 from structmax.omega.base import AbstractOmega
 from structmax.omega.smooth import Entropy
 from structmax.omega.squared_norm import SquaredNorm
@@ -181,8 +181,8 @@ def sparsemap_loss(
     scores: Scores,
     structure: AbstractStructure,
     target: Scores,
-    temperature: float = 1.0,
     *,
+    temperature: float = 1.0,
     reduction: str = "mean",
     backend: str = "auto",
 ) -> Tensor:
@@ -214,8 +214,8 @@ def margin_sparsemap_loss(
     structure: AbstractStructure,
     target: Scores,
     cost: Scores | None = None,
-    temperature: float = 1.0,
     *,
+    temperature: float = 1.0,
     reduction: str = "mean",
     backend: str = "auto",
 ) -> Tensor:
@@ -244,52 +244,19 @@ def margin_sparsemap_loss(
     return _margin(scores, structure, target, cost, SquaredNorm(temperature), reduction, backend)
 
 
-def smoothed_loss(
-    scores: Scores,
-    structure: AbstractStructure,
-    target: Scores,
-    omega: AbstractOmega,
-    *,
-    reduction: str = "mean",
-    backend: str = "auto",
-) -> Tensor:
-    """DP_Ω(θ) − ⟨θ, y⟩, Ω in every maximum of the recursion: the CRF loss at Entropy(1). Gradient the smoothed one − y.
-
-    Args:
-        scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
-        structure: the set Y.
-        target: y, the parts of a structure for each instance, as `structure.encode` makes them.
-        omega: `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`, t the temperature.
-        reduction: "mean" over the instances, "sum" or "none".
-        backend: "auto", "numba", "triton" or "reference".
-
-    Returns:
-        A scalar, or the batch shape for "none". +inf for a target with a forbidden part.
-
-    Examples:
-        >>> import torch, structmax
-        >>> x, y = torch.tensor([[0.0, 1.0], [1.5, 0.0]]), torch.tensor([[1.0, 0.0], [1.0, 1.0]])
-        >>> structmax.smoothed_loss(x, structmax.MonotoneAlignment(), y, structmax.omega.LocalL2(1.0))
-        tensor(0.0625)
-
-    Reference: Mensch & Blondel 2018, https://arxiv.org/abs/1802.03676.
-    """
-    return fenchel_young(scores, structure, target, omega, reduction=reduction, backend=backend)
-
-
 def perturbed_loss(
     scores: Scores,
     structure: AbstractStructure,
     target: Scores,
-    samples: int = 1,
-    sigma: float = 1.0,
     *,
-    noise: Noise = Normal(),  # noqa: B008
+    samples: int = 1,
+    temperature: float = 1.0,
+    noise: AbstractNoise = Normal(),  # noqa: B008
     generator: torch.Generator | None = None,
     reduction: str = "mean",
     backend: str = "auto",
 ) -> Tensor:
-    """E max⟨θ + σ ε, z⟩ − ⟨θ + σ ε, y⟩ over z in Y, by samples; gradient the mean of the perturbed argmaxes − y.
+    """E max⟨θ + t ε, z⟩ − ⟨θ + t ε, y⟩ over z in Y, by samples; gradient the mean of the perturbed argmaxes − y.
 
     It is the perceptron loss under noise: the Fenchel-Young loss of the perturbed maximum, but for the constant Ω(y).
     Every sample is ≥ 0, because the noise counts for the target too.
@@ -299,7 +266,7 @@ def perturbed_loss(
         structure: the set Y.
         target: y, the parts of a structure for each instance, as `structure.encode` makes them.
         samples: how many draws of ε, ≥ 1.
-        sigma: σ, how strong the noise is, > 0.
+        temperature: t, how strong the noise is, > 0.
         noise: the distribution of ε: `Normal()`, `Gumbel()`, `Logistic()`.
         generator: source of chance.
         reduction: "mean" over the instances, "sum" or "none".
@@ -316,11 +283,11 @@ def perturbed_loss(
     Reference: Berthet, Blondel, Teboul, Cuturi, Vert & Bach 2020, https://arxiv.org/abs/2002.08676.
     """
     check.whole("samples", samples, 1)
-    check.positive("sigma", sigma)
+    check.positive("temperature", temperature)
     problem = Problem.of(scores, structure, backend, wide=True)
     targets = problem.given("target", target)
     many = problem.repeated(samples)
-    perturbed = many.at(plus(many.scores, noise_like(noise, many.scores, generator), sigma))
+    perturbed = many.at(plus(many.scores, noise_like(noise, many.scores, generator), temperature))
     every = loss(perturbed, tuple(y.repeat(samples, *(1,) * (y.dim() - 1)) for y in targets), Zero())
     return reduced(problem, every.reshape(samples, -1).mean(0), reduction)
 

@@ -21,10 +21,10 @@ REDUCTIONS = ("none", "sum", "mean", "token_mean")
 
 
 class BestTags(NamedTuple):
-    """`log_probs` (k, batch), best first, and `tags`, k in front of the shape of a mask."""
+    """`tags`, k in front of the shape of a mask, best first, and their `log_probs` (k, batch)."""
 
-    log_probs: Tensor
     tags: Tensor
+    log_probs: Tensor
 
 
 class CRF(nn.Module):
@@ -144,13 +144,13 @@ class CRF(nn.Module):
         """The k best tag sequences, best first; where there are fewer, the rest has −inf and tags of −1.
 
         Returns:
-            `log_probs` (k, batch), differentiable, and `tags`, k in front of the shape of `argmax`'s answer.
+            `tags`, k in front of the shape of `argmax`'s answer, and `log_probs` (k, batch), differentiable.
         """
         scores, chain = self.scores(emissions, mask)
         half, scores = narrow(scores), widened(scores)
-        values, parts = topk(scores, chain, k)
+        parts, values = topk(scores, chain, k)
         log_probs = _log_probability(values, log_partition(scores, chain))
-        return BestTags(log_probs if half is None else log_probs.to(half), self._as_given(chain.decode(parts), ahead=1))
+        return BestTags(self._as_given(chain.decode(parts), ahead=1), log_probs if half is None else log_probs.to(half))
 
     def marginals(self, emissions: Tensor, mask: Tensor | None = None) -> Tensor:
         """The probability of each tag at each step, shaped like `emissions`; 0 at steps left out. Differentiable."""

@@ -96,12 +96,12 @@ class Entmax(Mapping):
         super().__init__(alpha=alpha, dim=dim)
 
 
-class TopkSparsemax(Mapping):
+class TopKSparsemax(Mapping):
     """`structmax.topk_sparsemax` as a module.
 
     Examples:
         >>> import torch, structmax
-        >>> structmax.nn.TopkSparsemax(k=2)(torch.zeros(4)).count_nonzero()
+        >>> structmax.nn.TopKSparsemax(k=2)(torch.zeros(4)).count_nonzero()
         tensor(2)
     """
 
@@ -201,12 +201,12 @@ class Oscarmax(Mapping):
         super().__init__(lam=lam, dim=dim)
 
 
-class ProxTv(Mapping):
+class ProxTV(Mapping):
     """`structmax.prox_tv` as a module.
 
     Examples:
         >>> import torch, structmax
-        >>> structmax.nn.ProxTv(lam=1.0)(torch.tensor([0.0, 4.0]))
+        >>> structmax.nn.ProxTV(lam=1.0)(torch.tensor([0.0, 4.0]))
         tensor([1., 3.])
     """
 
@@ -216,12 +216,12 @@ class ProxTv(Mapping):
         super().__init__(lam=lam, dim=dim)
 
 
-class ProxOwl(Mapping):
+class ProxOWL(Mapping):
     """`structmax.prox_owl` as a module.
 
     Examples:
         >>> import torch, structmax
-        >>> structmax.nn.ProxOwl(torch.tensor([1.0, 1.0]))(torch.tensor([3.0, 0.5]))
+        >>> structmax.nn.ProxOWL(torch.tensor([1.0, 1.0]))(torch.tensor([3.0, 0.5]))
         tensor([2., 0.])
     """
 

@@ -13,7 +13,7 @@ class SoftDTWLoss(nn.Module):
     Args:
         temperature: how much is smoothed, > 0.
         normalise: whether to take the divergence, which is 0 where the series are equal, and never negative.
-        omega: instead of temperature, the regulariser: `Entropy(temperature)`, `L2(temperature)` or `Tsallis(alpha, temperature)`.
+        omega: instead of a temperature, `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`.
         band: allows only pairs with |i − j| ≤ band.
         cost: any function of two series to costs (…, N, M).
         reduction: "mean" over the instances, "sum" or "none".

@@ -9,15 +9,15 @@ from torch import Tensor, nn
 from structmax.contract import AbstractStructure, Scores
 from structmax.losses import (
     crf_loss,
+    fenchel_young,
     margin_sparsemap_loss,
     perceptron_loss,
     perturbed_loss,
-    smoothed_loss,
     softmax_margin_loss,
     sparsemap_loss,
     svm_loss,
 )
-from structmax.noise import Noise, Normal
+from structmax.noise import AbstractNoise, Normal
 from structmax.omega import AbstractOmega
 
 
@@ -53,13 +53,13 @@ class MarginLoss(StructuredLoss):
         return self.loss(scores, structure, target, cost=cost)
 
 
-class CrfLoss(StructuredLoss):
+class CRFLoss(StructuredLoss):
     """`structmax.crf_loss` as a module.
 
     Examples:
         >>> import torch, structmax
         >>> chain, scores = structmax.LinearChain(), (torch.zeros(3, 2), torch.zeros(2, 2))
-        >>> structmax.nn.CrfLoss()(scores, chain, chain.encode(torch.tensor([0, 1, 1]), scores))  # log 8
+        >>> structmax.nn.CRFLoss()(scores, chain, chain.encode(torch.tensor([0, 1, 1]), scores))  # log 8
         tensor(2.0794)
     """
 
@@ -89,12 +89,12 @@ class PerceptronLoss(PlainLoss):
         super().__init__(reduction=reduction)
 
 
-class SvmLoss(MarginLoss):
+class SVMLoss(MarginLoss):
     """`structmax.svm_loss` as a module.
 
     Examples:
         >>> import torch, structmax
-        >>> structmax.nn.SvmLoss()(torch.tensor([0.2, 0.9]), structmax.Simplex(), torch.tensor([0.0, 1.0]))
+        >>> structmax.nn.SVMLoss()(torch.tensor([0.2, 0.9]), structmax.Simplex(), torch.tensor([0.0, 1.0]))
         tensor(0.3000)
     """
 
@@ -119,12 +119,12 @@ class SoftmaxMarginLoss(MarginLoss):
         super().__init__(reduction=reduction)
 
 
-class SparsemapLoss(PlainLoss):
+class SparseMAPLoss(PlainLoss):
     """`structmax.sparsemap_loss` as a module.
 
     Examples:
         >>> import torch, structmax
-        >>> structmax.nn.SparsemapLoss()(torch.tensor([0.0, 0.5]), structmax.Simplex(), torch.tensor([0.0, 1.0]))
+        >>> structmax.nn.SparseMAPLoss()(torch.tensor([0.0, 0.5]), structmax.Simplex(), torch.tensor([0.0, 1.0]))
         tensor(0.0625)
     """
 
@@ -134,12 +134,12 @@ class SparsemapLoss(PlainLoss):
         super().__init__(temperature=temperature, reduction=reduction)
 
 
-class MarginSparsemapLoss(MarginLoss):
+class MarginSparseMAPLoss(MarginLoss):
     """`structmax.margin_sparsemap_loss` as a module.
 
     Examples:
         >>> import torch, structmax
-        >>> structmax.nn.MarginSparsemapLoss()(torch.tensor([0.0, 1.5]), structmax.Simplex(), torch.tensor([0.0, 1.0]))
+        >>> structmax.nn.MarginSparseMAPLoss()(torch.tensor([0.0, 1.5]), structmax.Simplex(), torch.tensor([0.0, 1.0]))
         tensor(0.0625)
     """
 
@@ -149,17 +149,17 @@ class MarginSparsemapLoss(MarginLoss):
         super().__init__(temperature=temperature, reduction=reduction)
 
 
-class SmoothedLoss(PlainLoss):
-    """`structmax.smoothed_loss` as a module.
+class FenchelYoungLoss(PlainLoss):
+    """`structmax.fenchel_young` as a module.
 
     Examples:
         >>> import torch, structmax
         >>> x, y = torch.tensor([[0.0, 1.0], [1.5, 0.0]]), torch.tensor([[1.0, 0.0], [1.0, 1.0]])
-        >>> structmax.nn.SmoothedLoss(structmax.omega.LocalL2(1.0))(x, structmax.MonotoneAlignment(), y)
+        >>> structmax.nn.FenchelYoungLoss(structmax.omega.LocalL2(1.0))(x, structmax.MonotoneAlignment(), y)
         tensor(0.0625)
     """
 
-    function = smoothed_loss
+    function = fenchel_young
 
     def __init__(self, omega: AbstractOmega, reduction: str = "mean") -> None:
         super().__init__(omega=omega, reduction=reduction)
@@ -180,11 +180,11 @@ class PerturbedLoss(StructuredLoss):
     def __init__(
         self,
         samples: int = 1,
-        sigma: float = 1.0,
-        noise: Noise = Normal(),  # noqa: B008
+        temperature: float = 1.0,
+        noise: AbstractNoise = Normal(),  # noqa: B008
         reduction: str = "mean",
     ) -> None:
-        super().__init__(samples=samples, sigma=sigma, noise=noise, reduction=reduction)
+        super().__init__(samples=samples, temperature=temperature, noise=noise, reduction=reduction)
 
     def forward(
         self,

@@ -3,18 +3,19 @@
     value(θ) = max over μ in conv(Y) of ⟨θ, μ⟩ − Ω(μ)          point(θ) = its gradient, the μ that attains it
 
 `Zero` gives the best structure, `Entropy` the marginals, `SquaredNorm` SparseMAP; `LocalL2` and `LocalTsallis` stand in
-every maximum of a dynamic program. One of your own is a subclass of `AbstractOmega`: see docs/omega.md.
+every maximum of a dynamic program. One of your own is a subclass of `AbstractOmega`: see docs/extending.md.
 """
 
 from structmax.omega.base import AbstractOmega
 from structmax.omega.frank_wolfe import AwaySteps, FrankWolfe, PairwiseSteps
 from structmax.omega.local import LocalL2, LocalTsallis
 from structmax.omega.smooth import Entropy
-from structmax.omega.squared_norm import ActiveSet, SquaredNorm
+from structmax.omega.squared_norm import AbstractSolver, ActiveSet, SquaredNorm
 from structmax.omega.zero import Zero
 
 __all__ = [
     "AbstractOmega",
+    "AbstractSolver",
     "ActiveSet",
     "AwaySteps",
     "Entropy",

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.active_set import DEPENDENT, NOTHING, Supports, from_lists, lists_of
-from structmax.omega.squared_norm import Solution, Solver
+from structmax.omega.squared_norm import AbstractSolver, Solution
 from structmax.parts import flat, unflat
 from structmax.problem import Problem
 
 
 @dataclass(frozen=True)
-class ConditionalGradient(Solver):
+class ConditionalGradient(AbstractSolver):
     """What the variants share: all but the direction."""
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Ω in every maximum of a dynamic program. Derivations: docs/smoothed.md.
+"""Ω in every maximum of a dynamic program.
 
     max_Ω(s) = max over p in the simplex of ⟨p, s⟩ − Ω(p)          q = ∇max_Ω(s)
 

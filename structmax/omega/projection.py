@@ -64,3 +64,8 @@ projection_rule, projection_jvp_rule = rule(Projection, fold=True), rule(Project
 def projected(problem: Problem) -> Tensors:
     """The point of conv(Y) nearest to the scores: part tensors (B, …)."""
     return projection_rule(problem.blank, *problem.scores)
+
+
+def pulled_back(problem: Problem, d_point: Tensors) -> Tensors:
+    """The Jacobian of `projected`, which is symmetric, times d_point."""
+    return projection_jvp_rule(problem.blank, *projected(problem), *d_point)

@@ -60,6 +60,10 @@ class Smooth(AbstractOmega):
         apply = plain_point if _plainly() and torch.is_grad_enabled() else point_rule
         return apply(self, problem.blank, *problem.scores, *constants)
 
+    def pullback(self, problem: Problem, d_point: Tensors) -> Tensors:
+        """H(θ) times d_point: the Hessian is symmetric."""
+        return point_jvp_rule(self, problem.blank, *problem.scores, *d_point)
+
     def at(self, problem: Problem, parts: Tensors) -> float:
         """0 at every structure. Inside conv(Y) it has no closed form and is left out, a constant of the scores."""
         return 0.0

@@ -28,7 +28,7 @@ from torch.autograd import Function
 from structmax import backends, check
 from structmax.autograd import rule
 from structmax.omega.base import AbstractOmega
-from structmax.omega.projection import projected
+from structmax.omega.projection import projected, pulled_back
 from structmax.parts import Tensors, flat, inner, scaled, unflat
 from structmax.problem import Problem, call
 
@@ -52,7 +52,7 @@ class Solution(NamedTuple):
     ranks: Tensor
 
 
-class Solver(ABC):
+class AbstractSolver(ABC):
     """How the support is found."""
 
     @abstractmethod
@@ -62,7 +62,7 @@ class Solver(ABC):
 
 
 @dataclass(frozen=True)
-class ActiveSet(Solver):
+class ActiveSet(AbstractSolver):
     """Wolfe's method of the nearest point: adds the best structure, then finds the support's weights. Exact, finite."""
 
     def solve(self, problem: Problem, start: Tensor, regularised: Tensor, max_iter: int, tol: float) -> Solution:
@@ -101,9 +101,21 @@ class SquaredNorm(AbstractOmega):
         return self.distribution(problem).value
 
     def point(self, problem: Problem) -> Tensors:
-        if problem.answers("project") and self.regularised in (None, problem.structure.names):
-            return projected(problem.at(tuple(s / self.temperature for s in problem.scores)))
+        if self._projects(problem):
+            return projected(self._divided(problem))
         return self.distribution(problem).marginals
+
+    def pullback(self, problem: Problem, d_point: Tensors) -> Tensors:
+        if self._projects(problem):
+            return tuple(d / self.temperature for d in pulled_back(self._divided(problem), d_point))
+        return super().pullback(problem, d_point)
+
+    def _projects(self, problem: Problem) -> bool:
+        """Whether the structure finds the point directly, as the nearest one to θ/t."""
+        return problem.answers("project") and self.regularised in (None, problem.structure.names)
+
+    def _divided(self, problem: Problem) -> Problem:
+        return problem.at(tuple(s / self.temperature for s in problem.scores))
 
     def at(self, problem: Problem, parts: Tensors) -> Tensor:
         counted = [p for p, is_counted in zip(parts, problem.regularised(self.regularised), strict=True) if is_counted]
@@ -115,7 +127,7 @@ class SquaredNorm(AbstractOmega):
         start: Tensor | None = None,
         max_iter: int = 1000,
         tol: float = 1e-9,
-        solver: Solver = ActiveSet(),  # noqa: B008
+        solver: AbstractSolver = ActiveSet(),  # noqa: B008
     ) -> "Support":
         """The structures whose mean the point is, with their probabilities."""
         if start is None:
@@ -155,7 +167,7 @@ class Support(NamedTuple):
 class Search:
     """How the support is searched for."""
 
-    solver: Solver
+    solver: AbstractSolver
     temperature: float
     # for each part tensor
     regularised: tuple[bool, ...]

@@ -16,7 +16,7 @@ import torch
 
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
-from structmax.noise import Gumbel, Noise, noise_like
+from structmax.noise import AbstractNoise, Gumbel, noise_like
 from structmax.parts import plus
 from structmax.problem import Problem
 from structmax.questions.argmax import ZERO
@@ -27,7 +27,7 @@ def perturb_and_map(
     structure: AbstractStructure,
     sample_shape: Sequence[int] = (),
     *,
-    noise: Noise = Gumbel(),  # noqa: B008
+    noise: AbstractNoise = Gumbel(),  # noqa: B008
     temperature: float = 1.0,
     generator: torch.Generator | None = None,
     backend: str = "auto",
@@ -57,7 +57,7 @@ def perturb_and_map(
     Reference: Papandreou & Yuille 2011, Perturb-and-MAP random fields; Kool, van Hoof & Welling 2019 for Gumbel-top-k.
     """
     check.positive("temperature", temperature)
-    if not isinstance(noise, Noise):
+    if not isinstance(noise, AbstractNoise):
         raise TypeError(f"`noise` should be Gumbel(), Logistic() or Normal(), but is {noise!r}.")
     problem = Problem.of(scores, structure, backend, wide=True).repeated(*sample_shape)
     fixed = tuple(t.detach() for t in problem.scores)

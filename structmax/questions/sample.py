@@ -47,7 +47,7 @@ def sample(
 
 
 class Drawn(NamedTuple):
-    """`parts`, fields and shapes of the scores with n in front, and their `log_probs` (n, batch)."""
+    """`parts`, fields and shapes of the scores with the draws in front, and their `log_probs` (samples, batch)."""
 
     parts: Any
     log_probs: Tensor
@@ -56,7 +56,7 @@ class Drawn(NamedTuple):
 def sample_without_replacement(
     scores: Scores,
     structure: AbstractStructure,
-    n: int,
+    samples: int,
     *,
     generator: torch.Generator | None = None,
     backend: str = "auto",
@@ -66,13 +66,13 @@ def sample_without_replacement(
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
         structure: the set Y.
-        n: how many. Where fewer are feasible the rest has log-probability −inf and all-zero parts.
+        samples: how many. Where fewer are feasible the rest has log-probability −inf and all-zero parts.
         generator: source of chance; the same seed gives the same draws on every backend.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:
-        `parts` with n in front of the scores' shape, in the order drawn, and `log_probs` (n, batch), the log p(y) of
-        each in the whole set. Not differentiable: `log_prob` of the parts is.
+        `parts` with the draws in front of the scores' shape, in the order drawn, and `log_probs` (samples, batch), the
+        log p(y) of each in the whole set. Not differentiable: `log_prob` of the parts is.
 
     Examples:
         >>> import torch, structmax
@@ -84,9 +84,9 @@ def sample_without_replacement(
         >>> drawn.log_probs.exp()
         tensor([0.7311, 0.2689, 0.0000])
     """
-    check.whole("n", n, 1)
+    check.whole("samples", samples, 1)
     problem = Problem.of(scores, structure, backend)
-    *parts, log_probs = draw(problem, "sample_without_replacement", (n,), generator)
+    *parts, log_probs = draw(problem, "sample_without_replacement", (samples,), generator)
     return Drawn(problem.stacked(tuple(parts)), problem.stacked_values(log_probs))
 
 

@@ -39,16 +39,18 @@ def _numbers(omega: Any) -> dict[str, float]:
 
 
 def smoothed(scores: Scores, structure: AbstractStructure, omega: AbstractOmega, *, backend: str = "auto") -> Tensor:
-    """The value DP_Ω(θ) of the structure's recursion with every max smoothed by Ω.
+    """The smoothed maximum: max over μ in conv(Y) of ⟨θ, μ⟩ − Ω(μ). Its gradient is `smoothed_marginals`.
 
-    Its gradient is `smoothed_marginals`. It lies above the best score by at most the sum of ω(n) along a derivation,
-    with ω(n) = γ log n for Entropy(γ) and γ/2 (1 − 1/n) for L2(γ). With Entropy(1) it is `log_partition`. It belongs to
-    the recursion, not to the set alone.
+    With Entropy() it is `log_partition`. With LocalL2(t) and LocalTsallis(alpha, t) every max of the structure's
+    recursion is smoothed, so that the value belongs to the recursion, not to the set alone. It lies above the best
+    score by at most the sum of ω(n) along a derivation, with ω(n) = t log n for Entropy(t) and t/2 (1 − 1/n) for
+    LocalL2(t).
 
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
-        structure: a structure with a recursion.
-        omega: `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`, t the temperature.
+        structure: the set Y; for a local Ω one with a recursion.
+        omega: a regulariser of `structmax.omega`: `Zero()`, `Entropy(t)`, `SquaredNorm(t)`, `LocalL2(t)`,
+            `LocalTsallis(alpha, t)`, or one of your own.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:
@@ -67,12 +69,15 @@ def smoothed(scores: Scores, structure: AbstractStructure, omega: AbstractOmega,
 def smoothed_marginals(
     scores: Scores, structure: AbstractStructure, omega: AbstractOmega, *, backend: str = "auto"
 ) -> Any:
-    """The expected structure ∇DP_Ω(θ) of the random walk that Ω induces; exactly sparse for L2 and Tsallis.
+    """The point of conv(Y) where `smoothed` is attained: argmax over μ of ⟨θ, μ⟩ − Ω(μ), the gradient of the value.
+
+    With LocalL2 and LocalTsallis it is the expected structure of a random walk through the recursion, exactly sparse.
 
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
-        structure: a structure with a recursion.
-        omega: `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`, t the temperature.
+        structure: the set Y; for a local Ω one with a recursion.
+        omega: a regulariser of `structmax.omega`: `Zero()`, `Entropy(t)`, `SquaredNorm(t)`, `LocalL2(t)`,
+            `LocalTsallis(alpha, t)`, or one of your own.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:
@@ -147,15 +152,15 @@ walk_log_prob_rule = rule(WalkLogProb, fold=True)
 
 
 def smoothed_log_prob(
-    scores: Scores, structure: AbstractStructure, omega: AbstractOmega, parts: Scores, *, backend: str = "auto"
+    scores: Scores, structure: AbstractStructure, parts: Scores, omega: AbstractOmega, *, backend: str = "auto"
 ) -> Tensor:
     """The log-probability of given structures under the random walk that Ω induces, so that they can be ranked.
 
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
         structure: a structure with a recursion.
-        omega: `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`, t the temperature.
         parts: y, with fields and shapes of the scores; more leading dimensions (samples) broadcast.
+        omega: `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`, t the temperature.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:
@@ -165,7 +170,7 @@ def smoothed_log_prob(
         >>> import torch, structmax
         >>> x, paths = torch.tensor([[0.0, 1.0], [1.5, 0.0]]), structmax.MonotoneAlignment()
         >>> best, second, third = structmax.topk(x, paths, 3).parts
-        >>> structmax.smoothed_log_prob(x, paths, structmax.omega.LocalL2(1.0), second).exp()
+        >>> structmax.smoothed_log_prob(x, paths, second, structmax.omega.LocalL2()).exp()
         tensor(0.2500)
     """
     numbers, problem = _numbers(_walk(omega)), Problem.of(scores, structure, backend)

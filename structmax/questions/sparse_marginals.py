@@ -8,7 +8,7 @@ from structmax.problem import Problem
 
 
 def sparse_marginals(
-    scores: Scores, structure: AbstractStructure, temperature: float = 1.0, *, backend: str = "auto"
+    scores: Scores, structure: AbstractStructure, *, temperature: float = 1.0, backend: str = "auto"
 ) -> Any:
     """argmax over μ in conv(Y) of ⟨θ, μ⟩ − temperature/2 ‖μ_R‖²: sparsemax of a structure.
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
 from structmax.numerics.active_set import lists_of
-from structmax.omega.squared_norm import ActiveSet, Solver, SquaredNorm, Support
+from structmax.omega.squared_norm import AbstractSolver, ActiveSet, SquaredNorm, Support
 from structmax.parts import flat, unflat
 from structmax.problem import Problem
 
@@ -37,7 +37,7 @@ class SparseMAP:
     lists: Tensor = field(repr=False)
 
     @property
-    def structures(self) -> Any:
+    def parts(self) -> Any:
         """The structures in the order of their probabilities: parts with K in front, zeros past an instance's count.
 
         They are made when asked for, from lists of their parts.
@@ -66,7 +66,7 @@ def sparsemap(
     tol: float = 1e-9,
     start: Any = None,
     regularised: tuple[str, ...] | None = None,
-    solver: Solver = ActiveSet(),  # noqa: B008
+    solver: AbstractSolver = ActiveSet(),  # noqa: B008
     backend: str = "auto",
 ) -> SparseMAP:
     """argmax over μ in conv(Y) of ⟨θ, μ⟩ − temperature/2 ‖μ_R‖², as a distribution over few structures. Differentiable.
@@ -89,7 +89,7 @@ def sparsemap(
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:
-        A `SparseMAP` with `marginals`, `structures`, `probabilities`, `value`, and per instance `counts`, `iterations`,
+        A `SparseMAP` with `marginals`, `parts`, `probabilities`, `value`, and per instance `counts`, `iterations`,
         `converged` and `gap`. An instance in which nothing is feasible has zeros, value −inf and no structures.
 
     Examples:
@@ -99,7 +99,7 @@ def sparsemap(
         >>> result = structmax.sparsemap((unary, pairwise), chain)
         >>> result.probabilities
         tensor([0.7500, 0.2500])
-        >>> chain.decode(result.structures)
+        >>> chain.decode(result.parts)
         tensor([[0, 0, 1],
                 [1, 0, 1]])
         >>> result.marginals.unary
@@ -111,7 +111,7 @@ def sparsemap(
     """
     check.positive("tol", tol)
     check.whole("max_iter", max_iter, 1)
-    if not isinstance(solver, Solver):
+    if not isinstance(solver, AbstractSolver):
         raise TypeError(f"`solver` should be ActiveSet() or another solver, but is {solver!r}.")
     omega, problem = SquaredNorm(temperature, regularised), Problem.of(scores, structure, backend)
     found = omega.distribution(problem, _started(start, problem), max_iter, tol, solver)

@@ -14,10 +14,10 @@ from structmax.problem import Problem
 
 
 class TopK(NamedTuple):
-    """`values` (k, batch) and `parts`, fields and shapes of the scores with k in front."""
+    """`parts`, fields and shapes of the scores with k in front, and their `values` (k, batch)."""
 
-    values: Tensor
     parts: Any
+    values: Tensor
 
 
 class Best(Function):
@@ -64,11 +64,11 @@ def topk(scores: Scores, structure: AbstractStructure, k: int, *, backend: str =
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:
-        `values` (k, batch), differentiable, and `parts` with k in front of the scores' shape.
+        `parts` with k in front of the scores' shape, and `values` (k, batch), differentiable.
 
     Examples:
         >>> import torch, structmax
-        >>> values, parts = structmax.topk(torch.tensor([0.2, 1.5, 0.3]), structmax.Simplex(), 2)
+        >>> parts, values = structmax.topk(torch.tensor([0.2, 1.5, 0.3]), structmax.Simplex(), 2)
         >>> values
         tensor([1.5000, 0.3000])
         >>> structmax.Simplex().decode(parts)
@@ -77,4 +77,4 @@ def topk(scores: Scores, structure: AbstractStructure, k: int, *, backend: str =
     check.whole("k", k, 1)
     problem = Problem.of(scores, structure, backend)
     values, parts = best(problem, k)
-    return TopK(problem.stacked_values(values), problem.stacked(parts))
+    return TopK(problem.stacked(parts), problem.stacked_values(values))

@@ -19,22 +19,22 @@ from structmax.problem import Problem
 from structmax.questions.topk import best
 
 
-class TopKSparse(NamedTuple):
+class TopKSparseMAP(NamedTuple):
     """A distribution over the k best structures."""
 
     # Σ p y: fields, shapes and dtype of the scores, differentiable
     marginals: Any
+    # the k best, with k in front
+    parts: Any
     # (k, batch): the best first, differentiable
     probabilities: Tensor
-    # parts with k in front
-    structures: Any
     # the batch shape: whether more structures would have changed nothing
     exact: Tensor
 
 
 def topk_sparsemap(
     scores: Scores, structure: AbstractStructure, k: int, *, temperature: float = 1.0, backend: str = "auto"
-) -> TopKSparse:
+) -> TopKSparseMAP:
     """argmax over distributions p on Y of Σ p(y) ⟨θ, y⟩ − temperature/2 ‖p‖², if it has at most k structures.
 
     `sparsemap` regularises the mean, where structures share parts and their cost; here each structure is on its own,
@@ -48,7 +48,7 @@ def topk_sparsemap(
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:
-        A `TopKSparse` with `marginals`, `probabilities`, `structures`, and per instance `exact`: whether the k-th best
+        A `TopKSparseMAP` with `marginals`, `parts`, `probabilities`, and per instance `exact`: whether the k-th best
         has probability 0 or does not exist, so that the answer is that for all of Y.
 
     Examples:
@@ -69,6 +69,6 @@ def topk_sparsemap(
     probabilities = sparsemax(values / temperature)
     marginals = tuple(part.sum(1) for part in scaled(probabilities, parts))
     exact = (probabilities[:, -1] == 0) | (values[:, -1] == -torch.inf)
-    return TopKSparse(
-        problem.named(marginals), problem.stacked_values(probabilities), problem.stacked(parts), problem.shaped(exact)
+    return TopKSparseMAP(
+        problem.named(marginals), problem.stacked(parts), problem.stacked_values(probabilities), problem.shaped(exact)
     )

@@ -211,7 +211,7 @@ def _smoothed(m: Masked) -> None:
     m.is_mean("smoothed_marginals", mean.detach())
     m.is_finite("smoothed_marginals", torch.autograd.grad((mean**2).sum(), leaves))
     each = m.case.unflat(m.members.clamp_min(0.0).movedim(-2, 0), m.scores)
-    logs = smoothed_log_prob(m.parts, m.case.structure, omega, each, backend=m.backend).movedim(0, -1)
+    logs = smoothed_log_prob(m.parts, m.case.structure, each, omega, backend=m.backend).movedim(0, -1)
     p = logs.exp().masked_fill((m.members < 0).any(-1), 0.0)
     same(f"probabilities of the walk, {m.name}", p.sum(-1), m.feasible.to(p.dtype))
     generator = torch.Generator().manual_seed(1)

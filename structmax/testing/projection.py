@@ -62,7 +62,7 @@ def law_project_gradients(case: Case, backend: str) -> None:
     leaves = tuple(t.clone().requires_grad_() for t in case.scores())
 
     def ask(*tensors: Tensor) -> tuple[Tensor, ...]:
-        return case.outputs(sparse_marginals(case.parts(tensors), case.structure, 0.7, backend=backend))
+        return case.outputs(sparse_marginals(case.parts(tensors), case.structure, temperature=0.7, backend=backend))
 
     assert gradcheck(ask, leaves, check_forward_ad=True), "sparse_marginals"
     assert gradgradcheck(ask, leaves, fast_mode=True), "sparse_marginals"

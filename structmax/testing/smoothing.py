@@ -28,7 +28,7 @@ def law_smoothed(case: Case, backend: str) -> None:
         for omega in (Entropy(0.7), LocalL2(1.0), LocalTsallis(1.5, 0.5), LocalTsallis(1.3)):
             what = f"{omega}, {name}"
             each = members.clamp_min(0.0).movedim(-2, 0)
-            logs = smoothed_log_prob(parts, case.structure, omega, case.unflat(each, scores), backend=backend)
+            logs = smoothed_log_prob(parts, case.structure, case.unflat(each, scores), omega, backend=backend)
             prob = torch.where((members < 0).any(-1), 0.0, logs.movedim(0, -1).exp())
             same(f"probabilities of the walk of {what}", prob.sum(-1), feasible.to(prob.dtype))
             mean = case.flat(smoothed_marginals(parts, case.structure, omega, backend=backend))
@@ -42,11 +42,11 @@ def law_smoothed(case: Case, backend: str) -> None:
                 # Zero mass where the maximiser is alone by far: the value is then the maximum itself.
                 sharp = type(omega)(**{**vars(omega), "temperature": 1e-9})
                 got = smoothed(parts, case.structure, sharp, backend=backend)
-                same(f"smoothed of {what} as gamma goes to 0", got, every.amax(-1), 1e-6)
+                same(f"smoothed of {what} as the temperature goes to 0", got, every.amax(-1), 1e-6)
         drawn = smoothed_sample(
             parts, case.structure, LocalL2(2.0), (3000,), generator=torch.Generator().manual_seed(1), backend=backend
         )
-        logs = smoothed_log_prob(parts, case.structure, LocalL2(2.0), case.unflat(each, scores), backend=backend)
+        logs = smoothed_log_prob(parts, case.structure, case.unflat(each, scores), LocalL2(2.0), backend=backend)
         prob = torch.where((members < 0).any(-1), 0.0, logs.movedim(0, -1).exp())
         chi_squared("smoothed_sample", which_member(case, "smoothed_sample", case.flat(drawn), scores), prob)
 
@@ -61,7 +61,7 @@ def law_smoothed_gradients(case: Case, backend: str) -> None:
             return smoothed(case.parts(tensors), case.structure, omega, backend=backend)
 
         def of_walk(*tensors: Tensor, omega: Any = omega) -> Tensor:
-            return smoothed_log_prob(case.parts(tensors), case.structure, omega, best, backend=backend)
+            return smoothed_log_prob(case.parts(tensors), case.structure, best, omega, backend=backend)
 
         assert gradcheck(of_value, leaves, check_forward_ad=True, **fast(backend)), f"smoothed, {omega}"
         assert gradgradcheck(of_value, leaves, **fast(backend)), f"smoothed, {omega}"

@@ -46,7 +46,7 @@ def _check(case: Case, scores: tuple[Tensor, ...], result: SparseMAP, regular: T
     theta, mean = case.vector(scores).nan_to_num(neginf=0.0), case.flat(result.marginals)
     assert bool(result.converged.all()), f"sparsemap, {name}: not converged, gap {result.gap.max():.1e}"
     # a distribution over distinct feasible members, the likeliest first
-    p, y = result.probabilities, case.vector(case.structure.tensors(result.structures))
+    p, y = result.probabilities, case.vector(case.structure.tensors(result.parts))
     used = torch.arange(len(p)).reshape(-1, *(1,) * result.counts.dim()) < result.counts
     assert torch.equal(p > 0, used), f"sparsemap, {name}: probabilities are not positive on the support alone"
     assert bool((p[1:] <= p[:-1]).all()), f"sparsemap, {name}: probabilities are not in order"
@@ -77,7 +77,7 @@ def law_sparsemap_gradients(case: Case, backend: str) -> None:
 
     def ask(*tensors: Tensor) -> tuple[Tensor, ...]:
         result = sparsemap(case.parts(tensors), case.structure, temperature=0.7, backend=backend)
-        y = case.vector(case.structure.tensors(result.structures))
+        y = case.vector(case.structure.tensors(result.parts))
         means = torch.einsum("k...,k...d->...d", result.probabilities, (y @ directions.T).square())
         return (means, result.value, *case.outputs(result.marginals))
 

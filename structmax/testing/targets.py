@@ -11,11 +11,11 @@ from torch import Tensor
 from structmax.half import cast
 from structmax.losses import (
     crf_loss,
+    fenchel_young,
     margin_sparsemap_loss,
     perceptron_loss,
     perturbed_loss,
     risk,
-    smoothed_loss,
     softmax_margin_loss,
     sparsemap_loss,
     svm_loss,
@@ -34,7 +34,7 @@ PLAIN: dict[Callable[..., Tensor], tuple[str, ...]] = {
     perceptron_loss: ("argmax",),
     perturbed_loss: ("argmax",),
     sparsemap_loss: ("argmax", "sparsemap"),
-    smoothed_loss: ("smoothed", "smoothed_and_marginals"),
+    fenchel_young: ("smoothed", "smoothed_and_marginals"),
 }
 WITH_COST: dict[Callable[..., Tensor], tuple[str, ...]] = {
     svm_loss: ("argmax",),
@@ -49,7 +49,7 @@ def _measures(case: Case, backend: str) -> Iterator[tuple[str, Callable[[Any, An
 
     def ask(question: Callable[..., Tensor], scores: Any, target: Any, cost: Any) -> Tensor:
         more = {"cost": cost} if question in WITH_COST else {}
-        if question is smoothed_loss:
+        if question is fenchel_young:
             more = {"omega": Entropy(1.0)}
         if question is perturbed_loss:
             more = {"generator": torch.Generator().manual_seed(0), "samples": 2}
@@ -64,7 +64,7 @@ def _measures(case: Case, backend: str) -> Iterator[tuple[str, Callable[[Any, An
         omega = Entropy(1.0)
         yield (
             "smoothed_log_prob",
-            lambda scores, target, _: smoothed_log_prob(scores, case.structure, omega, target, backend=backend),
+            lambda scores, target, _: smoothed_log_prob(scores, case.structure, target, omega, backend=backend),
         )
 
 

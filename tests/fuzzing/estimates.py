@@ -3,12 +3,12 @@
 from typing import Any
 
 import torch
-from structmax.inference.question import flat
 from torch import Tensor
 
 import structmax
 from fuzzing.questions import finite
 from fuzzing.trial import Trial
+from fuzzing.truth import flat
 from structmax.backends import Refusal
 
 ESTIMATORS = (
@@ -22,9 +22,9 @@ ESTIMATORS = (
     structmax.estimators.SparseSupport,
     structmax.estimators.StraightThrough,
     lambda: structmax.estimators.StraightThrough(structmax.omega.Entropy()),
-    structmax.estimators.Spigot,
-    structmax.estimators.SpigotCE,
-    structmax.estimators.SpigotEG,
+    structmax.estimators.SPIGOT,
+    structmax.estimators.SPIGOT_CE,
+    structmax.estimators.SPIGOT_EG,
     structmax.estimators.BlackboxInterpolation,
     structmax.estimators.ImplicitMLE,
     lambda: structmax.estimators.Perturbed(3),

@@ -3,13 +3,13 @@
 import dataclasses
 
 import torch
-from structmax.inference.composed import widened
 from torch import Tensor
 
 import structmax
 from fuzzing.questions import drawn, finite
 from fuzzing.trial import Trial
 from fuzzing.truth import Truth
+from structmax.half import widened
 
 
 def _reach(truth: Truth) -> Tensor:
@@ -124,21 +124,21 @@ def smooth(t: Trial) -> None:
     """smoothed, its gradient, walks and their probabilities: a distribution, its mean, and above the maximum."""
     truth = t.truth
     M = truth.members.shape[-2]
-    gamma = float(t.rng.choice([0.3, 1.0, 4.0]))
+    temperature = float(t.rng.choice([0.3, 1.0, 4.0]))
     omega = [
-        structmax.omega.Entropy(gamma),
-        structmax.omega.LocalL2(gamma),
-        structmax.omega.LocalTsallis(1.5, gamma),
-        structmax.omega.LocalTsallis(1.3, gamma),
+        structmax.omega.Entropy(temperature),
+        structmax.omega.LocalL2(temperature),
+        structmax.omega.LocalTsallis(1.5, temperature),
+        structmax.omega.LocalTsallis(1.3, temperature),
     ][t.rng.integers(4)]
-    if bool((truth.best / gamma < -torch.finfo(truth.kernel).max).any()):
+    if bool((truth.best / temperature < -torch.finfo(truth.kernel).max).any()):
         # best scores that overflow when they are divided
         return
     name = type(omega).__name__
     given, leaves = t.leaves()
     value = structmax.smoothed(given, t.structure, omega, backend=t.backend)
     got = t.numbers(value)
-    delta = truth.base * (1 + gamma) + truth.delta
+    delta = truth.base * (1 + temperature) + truth.delta
     t.wrong(
         f"smoothed {name}",
         "NaN or infinite",
@@ -155,7 +155,7 @@ def smooth(t: Trial) -> None:
         lambda b: f"{got[b]} < {truth.best[b]}",
     )
     # γ log M bounds every Ω of the family, as a walk with entropy log M does
-    high = truth.best + gamma * max(M, 1) ** 0.5 * 4
+    high = truth.best + temperature * max(M, 1) ** 0.5 * 4
     t.wrong(
         f"smoothed {name}",
         "far above the maximum",
@@ -178,20 +178,20 @@ def smooth(t: Trial) -> None:
     )
     each = t.unrows(truth.y.movedim(1, 0))
     given, leaves = t.leaves()
-    logs = structmax.smoothed_log_prob(given, t.structure, omega, each, backend=t.backend)
+    logs = structmax.smoothed_log_prob(given, t.structure, each, omega, backend=t.backend)
     log_q = t.numbers(logs, M).masked_fill(~truth.real, -torch.inf)
     finite(t, f"smoothed_log_prob {name} gradient", logs[logs.isfinite()].sum(), leaves)
     q = log_q.exp()
     t.wrong(f"smoothed_log_prob {name}", "NaN or above 0", log_q.isnan() | (log_q > 1e-2))
     t.wrong(f"smoothed_log_prob {name}", "an infeasible member", ~truth.feasible & (q > 0))
     if name == "Entropy":
-        log_want = truth.lead / gamma - (truth.lead / gamma).logsumexp(-1, keepdim=True)
+        log_want = truth.lead / temperature - (truth.lead / temperature).logsumexp(-1, keepdim=True)
         want = torch.where(truth.feasible & ~truth.vague.unsqueeze(-1), log_want.exp(), 0.0)
-        slack = (truth.base + truth.delta / gamma + 64 * eps).unsqueeze(-1)
+        slack = (truth.base + truth.delta / temperature + 64 * eps).unsqueeze(-1)
         t.wrong(f"smoothed_log_prob {name}", "wrong", ~truth.vague.unsqueeze(-1) & ((q - want).abs() > slack))
     sure = ~truth.vague
     # logarithms of probabilities are rounded to the dtype: relative errors of |log q| eps
-    loose = truth.base * 10 + 64 * eps + truth.delta / gamma
+    loose = truth.base * 10 + 64 * eps + truth.delta / temperature
     t.wrong(
         f"smoothed_log_prob {name}",
         "do not sum to 1",

@@ -68,25 +68,27 @@ def warping(r: Relaxations) -> None:
     """soft_dtw: −γ log Σ exp(−cost/γ) over the alignments, with anything in the padding of the series."""
     base = "normal" if r.base in ("large", "offset") else r.base
     x, y = r.draw(r.n, 2, base=base), r.draw(r.m, 2, base=base)
-    gamma = float(r.rng.choice([0.1, 1.0, 5.0]))
+    temperature = float(r.rng.choice([0.1, 1.0, 5.0]))
     given = [lengths(r.rng, r.batch, r.n, 1), lengths(r.rng, r.batch, r.m, 1)]
     leaves = []
     for series, size in ((x, given[0]), (y, given[1])):
         keep = torch.ones(()) if size is None else torch.arange(series.shape[-2]) < size.unsqueeze(-1)
         padded = torch.where(keep.unsqueeze(-1).bool() if keep.dim() else keep.bool(), series, torch.nan)
         leaves.append(padded.detach().requires_grad_())
-    got = structmax.soft_dtw(*leaves, gamma, x_lengths=given[0], y_lengths=given[1], backend=r.backend)
+    got = structmax.soft_dtw(*leaves, temperature, x_lengths=given[0], y_lengths=given[1], backend=r.backend)
     a, b = (s.double() for s in (x, y))
     cost = (a.unsqueeze(-2) - b.unsqueeze(-3)).square().sum(-1)
-    truth = Truth(structmax.MonotoneAlignment(*given), (-cost / gamma,))
-    want = -gamma * truth.log_z
+    truth = Truth(structmax.MonotoneAlignment(*given), (-cost / temperature,))
+    want = -temperature * truth.log_z
     # squared distances are computed in the dtype of the kernel
-    slack = 1e-9 + 256 * r.eps * (1 + gamma * truth.scale) * (1 + cost.flatten(-2).amax(-1).reshape(r.count))
+    slack = 1e-9 + 256 * r.eps * (1 + temperature * truth.scale) * (1 + cost.flatten(-2).amax(-1).reshape(r.count))
     if r.dtype in (torch.float64, torch.float32):
         r.same("soft_dtw", got.reshape(r.count).detach().double(), want, slack)
     r.wrong("soft_dtw", "not finite", ~got.reshape(r.count).isfinite())
     r.finite("soft_dtw gradient", got.sum(), *leaves)
-    path = structmax.soft_dtw_alignment(*(s.detach() for s in leaves), gamma, x_lengths=given[0], y_lengths=given[1])
+    path = structmax.soft_dtw_alignment(
+        *(s.detach() for s in leaves), temperature, x_lengths=given[0], y_lengths=given[1]
+    )
     p = path.reshape(r.count, r.n, r.m).double()
     r.wrong("soft_dtw_alignment", "not in the unit box", ~((p >= -1e-2) & (p <= 1.01)))
 
@@ -94,15 +96,19 @@ def warping(r: Relaxations) -> None:
 def sorting(r: Relaxations) -> None:
     """soft_rank and soft_sort with L2: points of the permutahedron that no permutation improves."""
     values = r.draw(r.n).requires_grad_()
-    gamma = float(r.rng.choice([0.1, 1.0, 10.0]))
+    temperature = float(r.rng.choice([0.1, 1.0, 10.0]))
     descending = bool(r.rng.random() < 0.5)
     flip = -1.0 if descending else 1.0
-    rank = structmax.soft_rank(values, structmax.omega.LocalL2(gamma), descending=descending, backend=r.backend)
-    order = structmax.soft_sort(values, structmax.omega.LocalL2(gamma), descending=descending, backend=r.backend)
+    rank = structmax.soft_rank(
+        values, structmax.omega.SquaredNorm(temperature), descending=descending, backend=r.backend
+    )
+    order = structmax.soft_sort(
+        values, structmax.omega.SquaredNorm(temperature), descending=descending, backend=r.backend
+    )
     x = values.detach().reshape(r.count, r.n).double()
     ladder = torch.arange(1, r.n + 1, dtype=torch.float64).expand(r.count, -1)
-    permutahedron(r, "soft_rank", rank, flip * x / gamma, ladder)
-    permutahedron(r, "soft_sort", order, flip * ladder / gamma, x)
+    permutahedron(r, "soft_rank", rank, flip * x / temperature, ladder)
+    permutahedron(r, "soft_sort", order, flip * ladder / temperature, x)
     r.finite("soft_rank gradient", rank.sum() + (order * order.detach()).sum(), values)
 
 

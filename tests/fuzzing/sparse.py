@@ -42,7 +42,7 @@ def sparse(t: Trial) -> None:
     result = structmax.sparsemap(given, t.structure, temperature=temperature, backend=t.backend)
     p = t.numbers(result.probabilities, len(result.probabilities))
     K = p.shape[-1]
-    y = t.rows(result.structures, K)
+    y = t.rows(result.parts, K)
     index = truth.which(y).T
     used = torch.arange(K) < result.counts.reshape(-1, 1)
     eps = torch.finfo(t.dtype).eps
@@ -201,11 +201,15 @@ def losses(t: Trial) -> None:
     for name, question, needs in (
         ("margin_sparsemap_loss", lambda *x, **y: structmax.margin_sparsemap_loss(*x, **y), ("argmax",)),
         (
-            "smoothed_loss",
-            lambda *x, **y: structmax.smoothed_loss(*x, structmax.omega.LocalL2(1.0), **y),
+            "fenchel_young",
+            lambda *x, **y: structmax.fenchel_young(*x, structmax.omega.LocalL2(1.0), **y),
             ("smoothed",),
         ),
-        ("perturbed_loss", lambda *x, **y: structmax.perturbed_loss(*x, 2, generator=t.generator, **y), ("argmax",)),
+        (
+            "perturbed_loss",
+            lambda *x, **y: structmax.perturbed_loss(*x, samples=2, generator=t.generator, **y),
+            ("argmax",),
+        ),
     ):
         if t.answers(*needs):
             given, leaves = t.leaves()

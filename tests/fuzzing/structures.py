@@ -84,7 +84,7 @@ def ctc(rng: np.random.Generator, batch: Shape) -> Subject:
     given = lengths(rng, batch, count)
     if given is not None and not shared and rng.random() < 0.5:
         labels = torch.where(torch.arange(count) < given.unsqueeze(-1), labels, -100)
-    return Subject(structmax.Ctc(labels, lengths(rng, batch, t), given, blank=blank), ((*batch, t, v),))
+    return Subject(structmax.CTC(labels, lengths(rng, batch, t), given, blank=blank), ((*batch, t, v),))
 
 
 def binary_tree(rng: np.random.Generator, batch: Shape) -> Subject:
@@ -163,7 +163,7 @@ def pcfg(rng: np.random.Generator, batch: Shape) -> Subject:
     rules = [(k, s, s), (*batch, k, s, s)][rng.integers(2)]
     roots = [(k,), (*batch, k)][rng.integers(2)]
     spans = [None, (*batch, n, n, k)][rng.integers(2)]
-    return Subject(structmax.Pcfg(lengths(rng, batch, n)), ((*batch, n, t), rules, roots, spans))
+    return Subject(structmax.PCFG(lengths(rng, batch, n)), ((*batch, n, t), rules, roots, spans))
 
 
 def lattice(rng: np.random.Generator, batch: Shape) -> Subject:
@@ -213,7 +213,7 @@ MAKERS: dict[str, Callable[[np.random.Generator, Shape], Subject]] = {
     "Subset": subset,
     "LinearChain": linear_chain,
     "SemiMarkov": semi_markov,
-    "Ctc": ctc,
+    "CTC": ctc,
     "BinaryTree": binary_tree,
     "ShiftReduce": shift_reduce,
     "MonotoneAlignment": alignment,
@@ -221,7 +221,7 @@ MAKERS: dict[str, Callable[[np.random.Generator, Shape], Subject]] = {
     "SmallMatching": small_matching,
     "SpanningTree": spanning_tree,
     "ProjectiveTree": projective_tree,
-    "Pcfg": pcfg,
+    "PCFG": pcfg,
     "Lattice": lattice,
     "Hypergraph": hypergraph,
 }

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from structmax.inference.question import flat, unflat
 from torch import Tensor
 
 from fuzzing import scores
 from fuzzing.structures import MAKERS
-from fuzzing.truth import Truth
+from fuzzing.truth import Truth, flat
 from structmax import backends
 from structmax.half import widened
+from structmax.parts import unflat
 
 BATCHES = [(32,), (32,), (32,), (32,), (48,), (4, 8), (), (1,), (3,), (2, 2), (2, 1, 3), (0,)]
 DTYPES = [torch.float64, torch.float64, torch.float32, torch.float32, torch.bfloat16, torch.float16]
@@ -167,10 +167,11 @@ class Trial(Report):
 
     def unrows(self, vectors: Tensor, dtype: torch.dtype | None = None) -> Any:
         """The way back: parts of vectors (front, B, P), in the dtype of the scores or another."""
-        like = self.structure.tensors(self.scores)
+        rank = len(self.batch)
+        like = [t.flatten(0, rank - 1) if rank else t.unsqueeze(0) for t in self.structure.tensors(self.scores)]
         front = vectors.shape[:-2]
         shaped = vectors.reshape(*front, *self.batch, vectors.shape[-1]).to(dtype or self.dtype)
-        return self.structure.parts(unflat(shaped, like, self.structure))
+        return self.structure.parts(unflat(shaped, like))
 
     def pulled(self, vectors: Tensor) -> list[Tensor]:
         """A gradient by the flat scores (B, P) as one by the scores that were passed, in float64."""

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from structmax.inference.question import flat
 from torch import Tensor
 
 from structmax.contract import AbstractStructure
+from structmax.parts import flat as in_a_row
 
 # Rounding errors of a kernel are counted in units of the last place of the largest sum it meets: a member has about a
 # dozen parts, each of them enters inside and outside sums, and a logarithm or exponential adds its own.
@@ -16,6 +16,11 @@ UNITS = 64
 # What holds at scores of size 1, as the laws have it.
 BASE = {torch.float64: 1e-10, torch.float32: 2e-5}
 _members: dict[Any, Tensor] = {}
+
+
+def flat(tensors: tuple[Tensor, ...], structure: AbstractStructure) -> Tensor:
+    """All parts of each instance in one vector: (batch, P)."""
+    return in_a_row(tensors, tensors[0].dim() - structure.event_dim)
 
 
 def _key(one: AbstractStructure, shapes: Any) -> Any:

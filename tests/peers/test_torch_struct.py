@@ -123,7 +123,7 @@ def test_semi_markov_without_lengths(seed):
 def test_grammar(seed):
     B, N, T, K = 2, 4, 2, 3
     terms, rules, roots = normal(seed, B, N, T), normal(seed + 1, B, K, K + T, K + T), normal(seed + 2, B, K)
-    ours = structmax.log_partition((terms, rules, roots), structmax.Pcfg())
+    ours = structmax.log_partition((terms, rules, roots), structmax.PCFG())
     theirs = torch_struct.SentCFG((terms, rules, roots)).partition
     same("log_partition", ours, theirs)
     for a, b in zip(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import structmax
 from structmax import incremental
-from structmax.nn import BinaryTreeLSTM, MergeParser, PyramidTreeLSTM, Spinn
+from structmax.nn import SPINN, BinaryTreeLSTM, MergeParser, PyramidTreeLSTM
 from structmax.nn.merge_parser import Derivation
 
 # The temperature of SparseMAP: at 1, the flat scores of a new parser would have hundreds of trees.
@@ -190,7 +190,7 @@ class SparseTrees(Parsed):
         found = structmax.sparsemap(scores, structmax.BinaryTree(sentences.lengths), temperature=SHARPNESS)
         # (K, B) each: most instances have fewer trees than the K of the one with most
         used, instance = (found.probabilities > 0).nonzero(as_tuple=True)
-        states = self.tree(self.words(sentences.tokens)[instance], found.structures[used, instance])
+        states = self.tree(self.words(sentences.tokens)[instance], found.parts[used, instance])
         weights = found.probabilities[used, instance].unsqueeze(-1)
         return states.new_zeros(len(scores), states.shape[-1]).index_add(0, instance, weights * states)
 
@@ -217,7 +217,7 @@ class SupervisedSpinn(Encoder):
 
     def __init__(self, vocabulary: int, size: int) -> None:
         super().__init__(vocabulary, size)
-        self.spinn = Spinn(size, size)
+        self.spinn = SPINN(size, size)
 
     def forward(self, sentences: Sentences) -> Encoded:
         built = self.spinn(self.words(sentences.tokens), sentences.lengths)

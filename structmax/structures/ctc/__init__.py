@@ -13,7 +13,7 @@ from structmax.contract import AbstractStructure, Scores
 
 
 @dataclass(frozen=True)
-class Ctc(AbstractStructure):
+class CTC(AbstractStructure):
     """Strings of T symbols, one for each frame, that collapse to the labels (connectionist temporal classification).
 
     A string collapses by merging what repeats and then dropping blanks: with blank 0, 0 1 1 0 1 2 becomes 1 1 2. Scores
@@ -31,7 +31,7 @@ class Ctc(AbstractStructure):
         Three frames that say 1 1, which takes a blank in between:
 
         >>> import torch, structmax
-        >>> structure = structmax.Ctc(torch.tensor([1, 1]))
+        >>> structure = structmax.CTC(torch.tensor([1, 1]))
         >>> best = structmax.argmax(torch.zeros(3, 2), structure)
         >>> structure.decode(best)
         tensor([1, 0, 1])
@@ -56,7 +56,7 @@ class Ctc(AbstractStructure):
         if not isinstance(scores, Tensor) or scores.dim() < 2 or 0 in scores.shape[-2:]:
             shape = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
             raise ValueError(
-                "`scores` of a Ctc should have shape (…, T, V) with T, V ≥ 1, for frames and symbols, "
+                "`scores` of a CTC should have shape (…, T, V) with T, V ≥ 1, for frames and symbols, "
                 f"but are {shape}. Batch first: scores (T, B, V) are `scores.transpose(0, 1)`."
             )
         *batch, T, V = scores.shape
@@ -154,6 +154,6 @@ class Ctc(AbstractStructure):
         check.whole_numbers("symbols", symbols)
         real = check.inside(self.lengths, symbols.shape[-1], symbols)
         wanted = f"lie between 0 and {V - 1} at every frame that counts"
-        hint = " Try Ctc(labels, lengths) to tell frames from padding."
+        hint = " Try CTC(labels, lengths) to tell frames from padding."
         here = check.encodable("symbols", symbols, (symbols >= 0) & (symbols < V), real, wanted, hint).unsqueeze(-1)
         return (here & (torch.arange(V, device=symbols.device) == symbols.unsqueeze(-1))).to(torch.get_default_dtype())

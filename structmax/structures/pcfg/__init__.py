@@ -12,7 +12,7 @@ from structmax import check
 from structmax.contract import AbstractStructure, Scores
 
 
-class PcfgParts(NamedTuple):
+class PCFGParts(NamedTuple):
     """The parts of a parse."""
 
     # (…, N, T): the preterminal of each word
@@ -26,7 +26,7 @@ class PcfgParts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Pcfg(AbstractStructure):
+class PCFG(AbstractStructure):
     """Parses of a sentence with a grammar of binary rules over K nonterminals and T preterminals.
 
     Scores `Parts(terms, rules, roots, spans)`. Symbols 0 … K − 1 are nonterminals and K … K + T − 1 are preterminals;
@@ -46,7 +46,7 @@ class Pcfg(AbstractStructure):
         >>> import torch, structmax
         >>> rules = torch.full((1, 2, 2), -torch.inf)
         >>> rules[0, 1, 1] = rules[0, 1, 0] = 0.0
-        >>> structure = structmax.Pcfg()
+        >>> structure = structmax.PCFG()
         >>> best = structmax.argmax((torch.zeros(3, 1), rules, torch.zeros(1)), structure)
         >>> structure.decode(best)
         [(0, 2, 0), (0, 0, 1), (1, 2, 0), (1, 1, 1), (2, 2, 1)]
@@ -60,7 +60,7 @@ class Pcfg(AbstractStructure):
 
     lengths: Tensor | None = None
 
-    Parts: ClassVar[Any] = PcfgParts
+    Parts: ClassVar[Any] = PCFGParts
     event_dim: ClassVar[int] = 2  # type: ignore[misc]
     per_instance: ClassVar[tuple[str, ...]] = ("lengths",)
     regularised: ClassVar[tuple[str, ...] | None] = ("terms", "spans")
@@ -69,9 +69,9 @@ class Pcfg(AbstractStructure):
         if isinstance(scores, Tensor) or len(scores) not in (3, 4):
             got = "one tensor" if isinstance(scores, Tensor) else f"{len(scores)} tensors"
             raise TypeError(
-                f"`scores` of a Pcfg should be (terms, rules, roots) or (terms, rules, roots, spans), but are {got}."
+                f"`scores` of a PCFG should be (terms, rules, roots) or (terms, rules, roots, spans), but are {got}."
             )
-        named = PcfgParts(*scores)
+        named = PCFGParts(*scores)
         for name, tensor in named._asdict().items():
             if tensor is not None:
                 check.floating(name, tensor)
@@ -140,7 +140,7 @@ class Pcfg(AbstractStructure):
         # One number for the root, then for each of N − 1 spans one for its rule and one for its split.
         return 2 * self.tensors(scores)[0].shape[-2] - 1
 
-    def enumerate(self, scores: Scores) -> PcfgParts:
+    def enumerate(self, scores: Scores) -> PCFGParts:
         tensors = self.tensors(scores)
         (N, T), K = tensors[0].shape, tensors[2].shape[0]
         length = N if self.lengths is None else int(self.lengths)
@@ -155,7 +155,7 @@ class Pcfg(AbstractStructure):
                     spans[m, i, j, symbol] = 1
             if parse:
                 roots[m, parse[0][2]] = 1
-        return PcfgParts(terms, rules, roots, spans)
+        return PCFGParts(terms, rules, roots, spans)
 
     def decode(self, parts: Scores) -> Any:
         """The nodes (first word, last word, symbol) of each parse, parents first and left before right.
@@ -165,23 +165,23 @@ class Pcfg(AbstractStructure):
         """
         terms, _, roots, spans = self.tensors(parts)
         if terms.dim() > 2:
-            return [self.decode(PcfgParts(*one)) for one in zip(*self.tensors(parts), strict=True)]
+            return [self.decode(PCFGParts(*one)) for one in zip(*self.tensors(parts), strict=True)]
         K = roots.shape[0]
         nodes = [(i, j, a) for i, j, a in spans.nonzero().tolist() if i < j]
         nodes += [(i, i, K + t) for i, t in terms.nonzero().tolist()]
         return sorted(nodes, key=lambda node: (node[0], -node[1]))
 
-    def encode(self, nodes: Any, scores: Scores) -> PcfgParts:  # type: ignore[override]
+    def encode(self, nodes: Any, scores: Scores) -> PCFGParts:  # type: ignore[override]
         """Parts of nodes as `decode` returns them, in any order, shaped for `scores`, whose values do not matter."""
         tensors = self.tensors(scores)
         terms, rules, roots, spans = (
             t.new_zeros(t.shape[t.dim() - d :]) for t, d in zip(tensors, (2, 3, 1, 3), strict=True)
         )
         if nodes and isinstance(nodes[0], list):
-            one = PcfgParts(terms, rules, roots, spans)
+            one = PCFGParts(terms, rules, roots, spans)
             lengths = [None] * len(nodes) if self.lengths is None else self.lengths.expand(_sizes(nodes))
             every = [replace(self, lengths=n).encode(parse, one) for parse, n in zip(nodes, lengths, strict=True)]
-            return PcfgParts(*(torch.stack(column) for column in zip(*every, strict=True)))
+            return PCFGParts(*(torch.stack(column) for column in zip(*every, strict=True)))
         K = roots.shape[0]
         symbol = {(i, j): a for i, j, a in nodes}
         self._check_nodes(symbol, terms.shape[0], terms.shape[1], K)
@@ -194,7 +194,7 @@ class Pcfg(AbstractStructure):
                 spans[i, j, a] = 1
         if symbol:
             roots[symbol[min(symbol, key=lambda span: (span[0], -span[1]))]] = 1
-        return PcfgParts(terms, rules, roots, spans)
+        return PCFGParts(terms, rules, roots, spans)
 
     def _check_nodes(self, symbol: dict[tuple[int, int], int], N: int, T: int, K: int) -> None:
         """Nodes inside of the sentence, with symbols of their kind, each over two others: a whole parse, or nothing."""
@@ -205,7 +205,7 @@ class Pcfg(AbstractStructure):
                 raise ValueError(
                     f"`nodes` should be (first word, last word, symbol) with words from 0 to {n - 1} and, over "
                     f"{'one word' if i == j else 'several words'}, {kind} from {low} to {high - 1}, "
-                    f"but hold {(i, j, a)}. Try Pcfg(lengths) for shorter sentences."
+                    f"but hold {(i, j, a)}. Try PCFG(lengths) for shorter sentences."
                 )
         bare = [
             (i, j)
