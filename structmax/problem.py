@@ -213,11 +213,11 @@ class Problem:
         tensors = self.with_batch(tensors)
         return tensors[0] if self.structure.Parts is None else self.structure.Parts(*tensors)
 
-    def stacked(self, tensors: Tensors) -> Any:
-        """Part tensors (B, K, …) as an answer with K in front of the batch."""
+    def stacked(self, tensors: Tensors, *draws: int) -> Any:
+        """Part tensors (B, K, …) as an answer, with dimensions of K draws in all in front of the batch."""
         rank = len(self.batch)
-        wide = self.with_batch(tuple(map(self._rounded, tensors)))
-        return self.structure.parts(tuple(t.movedim(rank, 0) for t in wide))
+        in_front = (t.movedim(rank, 0) for t in self.with_batch(tuple(map(self._rounded, tensors))))
+        return self.structure.parts(tuple(t.reshape((*draws, *t.shape[1:])) for t in in_front))
 
     def stacked_values(self, values: Tensor) -> Tensor:
         """Numbers (B, K) as an answer: (K, batch)."""

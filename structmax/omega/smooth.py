@@ -183,7 +183,7 @@ class Value(Function):
         nothing = (None,) * (len(tensors) - count)
         if torch.is_grad_enabled():
             mu = point_rule(ctx.omega, ctx.problem, *tensors)
-        elif d_value.stride() == (0,) and check.readable(d_value) and d_value[0].item() == 1:
+        elif d_value.stride() == (0,) and check.readable(d_value) and len(d_value) and d_value[0].item() == 1:
             # the gradient of a sum: one pass over memory less
             return None, None, *mu, *nothing
         return None, None, *scaled(d_value, mu), *nothing

@@ -43,7 +43,7 @@ def sample(
     """
     problem = Problem.of(scores, structure, backend)
     drawn = draw(problem, "sample", sample_shape, generator)
-    return stacked(problem, drawn, sample_shape)
+    return problem.stacked(drawn, *sample_shape)
 
 
 class Drawn(NamedTuple):
@@ -87,7 +87,7 @@ def sample_without_replacement(
     check.whole("samples", samples, 1)
     problem = Problem.of(scores, structure, backend)
     *parts, log_probs = draw(problem, "sample_without_replacement", (samples,), generator)
-    return Drawn(problem.stacked(tuple(parts)), problem.stacked_values(log_probs))
+    return Drawn(problem.stacked(tuple(parts), samples), problem.stacked_values(log_probs))
 
 
 def draw(
@@ -95,18 +95,8 @@ def draw(
 ) -> Tensors:
     """Draws random numbers and asks: tensors (B, S, …), with S draws in all."""
     first = problem.scores[0]
-    shape = (
-        first.shape[0],
-        math.prod(sample_shape),
-        problem.structure.noise_size(problem.structure.parts(problem.scores)),
-    )
+    size = problem.structure.noise_size(problem.structure.parts(problem.with_batch(problem.scores)))
+    shape = first.shape[0], math.prod(sample_shape), size
     wide = torch.promote_types(first.dtype, torch.float32)
     noise = torch.rand(shape, generator=generator, device=first.device, dtype=wide)
     return discrete(problem, name, noise, **numbers)
-
-
-def stacked(problem: Problem, drawn: Tensors, sample_shape: Sequence[int]) -> Any:
-    """Draws (B, S, …) as an answer, with the dimensions of `sample_shape` in front of the batch."""
-    rank = len(problem.batch)
-    in_front = (t.movedim(rank, 0) for t in problem.with_batch(drawn))
-    return problem.structure.parts(tuple(t.reshape((*sample_shape, *t.shape[1:])) for t in in_front))

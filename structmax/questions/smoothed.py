@@ -13,7 +13,7 @@ from structmax.contract import AbstractStructure, Scores
 from structmax.omega.base import AbstractOmega
 from structmax.parts import scaled
 from structmax.problem import Problem
-from structmax.questions.sample import draw, stacked
+from structmax.questions.sample import draw
 
 
 def checked(omega: object) -> Any:
@@ -124,7 +124,7 @@ def smoothed_sample(
                 [1., 1.]])
     """
     numbers, problem = _numbers(_walk(omega)), Problem.of(scores, structure, backend)
-    return stacked(problem, draw(problem, "smoothed_sample", sample_shape, generator, **numbers), sample_shape)
+    return problem.stacked(draw(problem, "smoothed_sample", sample_shape, generator, **numbers), *sample_shape)
 
 
 class WalkLogProb(Function):

@@ -120,12 +120,12 @@ def sparsemap(
 
 def answered(problem: Problem, found: Support) -> SparseMAP:
     """A support as an answer."""
-    numbers = found.value, found.counts, found.iterations, found.converged, found.gap, found.lists
-    value, counts, iterations, converged, gap, lists = problem.with_batch(numbers)
+    numbers = found.counts, found.iterations, found.converged, found.gap, found.lists
+    counts, iterations, converged, gap, lists = problem.with_batch(numbers)
     return SparseMAP(
         problem.named(found.marginals),
         problem.stacked_values(found.probabilities),
-        value,
+        problem.shaped(found.value),
         counts,
         iterations,
         converged,

@@ -77,4 +77,4 @@ def topk(scores: Scores, structure: AbstractStructure, k: int, *, backend: str =
     check.whole("k", k, 1)
     problem = Problem.of(scores, structure, backend)
     values, parts = best(problem, k)
-    return TopK(problem.stacked(parts), problem.stacked_values(values))
+    return TopK(problem.stacked(parts, k), problem.stacked_values(values))
