@@ -118,10 +118,20 @@ def _from_engine(room: str, reference: Any, engine: Any, name: str) -> Callable[
 def _composed(source: Callable[[str], Callable[..., Any] | None], name: str) -> Callable[..., Any] | None:
     """Value and marginals together from the two apart, or the marginals from both."""
     if name == "marginals" and (both := source("log_partition_and_marginals")):
-        return lambda *tensors, **fields: both(*tensors, **fields)[1:]
+        return Rest(both)
     if name == "log_partition_and_marginals" and (value := source("log_partition")) and (parts := source("marginals")):
         return lambda *tensors, **fields: (value(*tensors, **fields), *_listed(parts(*tensors, **fields)))
     return None
+
+
+@dataclass(frozen=True)
+class Rest:
+    """All but the first output of a function. A plan leaves that one out itself and calls the function straight."""
+
+    whole: Callable[..., Any]
+
+    def __call__(self, *tensors: Tensor, **fields: Any) -> Any:
+        return self.whole(*tensors, **fields)[1:]
 
 
 def _listed(out: Any) -> Any:
@@ -224,6 +234,8 @@ class Plan:
     refuses: Callable[..., str | None] | None
     # For each output, whether it is returned in the dtype of the scores.
     in_dtype: tuple[bool, ...]
+    # how many outputs of the function nobody wants; they come first
+    skipped: int
     # The dtypes it has run in before, so that what it compiles or loads is there.
     loaded: set[torch.dtype] = field(default_factory=set)
 
@@ -239,7 +251,8 @@ def plan(room: str, name: str, device: str, parts: int, backend: str) -> Plan:
         in_dtype = tuple(not kind.startswith("state") and ":" not in kind for kind in kinds(room, name, parts))
         fetches = device == "cuda" and chosen == "numba"
         refuses = getattr(holder(room, chosen), "refuses", None)
-        known[key] = Plan(room, name, parts, backend, chosen, found, fetches, refuses, in_dtype)
+        called, skipped = (found.whole, 1) if isinstance(found, Rest) else (found, 0)
+        known[key] = Plan(room, name, parts, backend, chosen, called, fetches, refuses, in_dtype, skipped)
     return known[key]
 
 

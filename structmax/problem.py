@@ -376,6 +376,8 @@ def run(plan: Plan, tensors: Any, fields: dict[str, Any], checked: bool) -> list
         out = backends.first_or_on_device(plan, scores, arguments, keywords)
     if isinstance(out, Tensor):
         out = (out,)
+    elif plan.skipped:
+        out = out[plan.skipped :]
     outputs = []
     for tensor, in_dtype in zip(out, plan.in_dtype, strict=True):
         if fetch:
