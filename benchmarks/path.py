@@ -3,9 +3,9 @@
     python benchmarks/path.py
     python benchmarks/path.py --calls
 
-Each question is asked forward and backward of a linear chain (4, 8, 5) with a shared matrix. A switch is a change of file
-between two successive calls; the files below are those of all calls but the first, which is the public function. `checks`
-says how often the scores were checked: at a first call, and later, when scores of the same form are known.
+Each question is asked forward and backward of a linear chain (4, 8, 5) with a shared matrix. A switch is a change of
+file between two successive calls; the files below are those of all calls but the first, which is the public function.
+`checks` says how often the scores were checked: at a first call, and later, when scores of the same form are known.
 """
 
 import argparse

@@ -107,7 +107,7 @@ def listing(head, tails, parts, nodes, goal):
             [0, 7],
             2,
             lambda n: n - 8,
-            "parts should be between −1 and 2, for 3 scores, but edge 1 has 7.",
+            "`parts` should be between −1 and 2, for 3 scores, but an edge of node 1 has 7.",
         ),
         (
             [0, 1],
@@ -140,7 +140,7 @@ def listing(head, tails, parts, nodes, goal):
             [0, 1],
             2,
             lambda n: n - 9,
-            "heads should be nodes between 0 and 1, with each of the 2 edges at one of them",
+            "`head` should be between 0 and 1, the last of 2 nodes, but edge 1 has 5.",
         ),
         (
             [0, -1],
@@ -148,7 +148,23 @@ def listing(head, tails, parts, nodes, goal):
             [0, 1],
             2,
             lambda n: n - 9,
-            "heads should be nodes between 0 and 1, with each of the 2 edges at one of them",
+            "`head` should be between 0 and 1, the last of 2 nodes, but edge 1 has -1.",
+        ),
+        (
+            [0, 1],
+            [-1, 5],
+            [0, 1],
+            2,
+            lambda n: n - 9,
+            "`tails` should come before `head` in the order of the nodes, but edge 1 builds node 1 from [5].",
+        ),
+        (
+            [0, 1],
+            [-1, 0, 0],
+            [0, 1],
+            2,
+            lambda n: n - 9,
+            "`tails` should have shape (E,) or (E, …) with one row for each edge, E = 2, but has (3, 1).",
         ),
     ],
 )
@@ -160,15 +176,56 @@ def test_a_recursion_that_points_outside_is_refused(head, tails, parts, nodes, g
     assert str(caught.value).startswith("In the `recursion` of Mine, ")
 
 
-def test_edges_are_int32():
-    @dataclasses.dataclass(frozen=True)
-    class Wide(listing([0], [-1], [0], 1, None)):
-        @staticmethod
-        def recursion(x, lengths):
-            return Recursion(Hyperedges(torch.tensor([0, 1]), torch.tensor([[-1]]), torch.tensor([[0]])), lengths)
+EDGES = Hyperedges.of(torch.tensor([0, 1]), torch.tensor([-1, 0]), torch.tensor([0, 1]), 2)
+GOAL = torch.tensor([1, 1])
 
-    with pytest.raises(TypeError, match=r"`first` should be int32, but is torch.int64. Try Hyperedges.of."):
-        structmax.log_partition(torch.zeros(2, 3), Wide(torch.tensor([0, 0])))
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "says"),
+    [
+        (
+            Recursion(Hyperedges(torch.tensor([0, 1]), torch.tensor([[-1]]), torch.tensor([[0]])), GOAL),
+            TypeError,
+            "`first` should be an int32 tensor, but is torch.int64. Try Hyperedges.of.",
+        ),
+        (
+            Recursion(Hyperedges(EDGES.first + 1, EDGES.tails, EDGES.parts), GOAL),
+            ValueError,
+            "heads should be nodes between 0 and 1, with each of the 2 edges at one of them",
+        ),
+        (
+            Recursion(EDGES._replace(parts=EDGES.parts.to("meta")), GOAL),
+            ValueError,
+            "`parts` should be on the CPU, as all edges, but is on meta.",
+        ),
+        (Recursion(tuple(EDGES), GOAL), TypeError, "the edges should be Hyperedges, but are tuple. Try Hyperedges.of."),
+        (Recursion(EDGES, GOAL.float()), TypeError, "`goal` should be an integer tensor, but is torch.float32."),
+        (Recursion(EDGES, [1, 1]), TypeError, "`goal` should be an integer tensor, but is list."),
+    ],
+)
+@pytest.mark.parametrize("backend", ["numba", "reference"])
+def test_a_recursion_of_another_form_is_refused(answer, kind, says, backend):
+    @dataclasses.dataclass(frozen=True)
+    class Mine(listing([0], [-1], [0], 1, None)):
+        recursion = staticmethod(lambda x, lengths: answer)
+
+    with pytest.raises(kind, match=re.escape(f"In the `recursion` of Mine, {says}")):
+        structmax.log_partition(torch.zeros(2, 3), Mine(torch.tensor([0, 0])), backend=backend)
+
+
+def test_edges_are_looked_at_once(monkeypatch):
+    seen = []
+    monkeypatch.setattr(structmax.check, "hyperedges", lambda *_, **columns: seen.append(columns))
+    monkeypatch.setattr(structmax.check, "grouped_hyperedges", lambda *columns: seen.append(columns))
+    edges = Hyperedges.of(torch.tensor([0, 1]), torch.tensor([-1, 0]), torch.tensor([0, 1]), 2)
+
+    @dataclasses.dataclass(frozen=True)
+    class Mine(listing([0], [-1], [0], 1, None)):
+        recursion = staticmethod(lambda x, lengths: Recursion(edges, GOAL))
+
+    for backend in ("numba", "reference"):
+        structmax.log_partition(torch.zeros(2, 3), Mine(torch.tensor([0, 0])), backend=backend)
+    assert len(seen) == 1
 
 
 @pytest.mark.parametrize(
@@ -182,7 +239,12 @@ def test_edges_are_int32():
             "`tails` should be between −1, for none, and 2147483646, but edge 1 has -7.",
         ),
         ({"tails": torch.tensor([-(2**32), 0])}, "but edge 0 has -4294967296."),
-        ({"head": torch.tensor([0, 2**31])}, "`head` should be between −1, for none, and 2147483646, but edge 1 has"),
+        ({"head": torch.tensor([0, 2**31])}, "`head` should be between 0 and 2147483646, but edge 1 has 2147483648."),
+        ({"head": torch.tensor([-1, 1])}, "`head` should be between 0 and 2147483646, but edge 0 has -1."),
+        (
+            {"head": torch.tensor([0])},
+            "`tails` should have shape (E,) or (E, …) with one row for each of at least one edge, E = 1, but has (2,).",
+        ),
         ({"goal": torch.tensor([2])}, "`goal` should be a node, between 0 and 1"),
     ],
 )

@@ -61,7 +61,7 @@ class Hypergraph(AbstractStructure):
     row: ClassVar[Tensor]
 
     def __post_init__(self) -> None:
-        check.hyperedges(self.head, self.tails, self.part)
+        check.hyperedges(head=self.head, tails=self.tails, part=self.part)
         goal = torch.as_tensor(int(self.head.max()) if self.goal is None else self.goal)
         if check.readable(goal) and not bool(((goal >= 0) & (goal <= self.head.max())).all()):
             raise ValueError(
