@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from structmax import check
-from structmax.contract import RETURNS, AbstractStructure, by_autograd
+from structmax.contract import RETURNS, AbstractStructure, by_autograd, outside_transforms
 from structmax.loading import loading
 from structmax.numerics import active_set
 from structmax.recursion.edges import by_recursion
+from structmax.recursion.edges import noise_size as of_recursion
 
 log = logging.getLogger("structmax")
 
@@ -278,6 +279,27 @@ def kinds(room: str, name: str, parts: int) -> tuple[str, ...]:
     """The outputs as `returns` names them, with `parts` repeated for each part tensor."""
     marked = getattr(function(room, name, "reference"), "returns", None) or RETURNS[name]
     return tuple(kind for kind in marked for _ in range(parts if kind.startswith("parts") else 1))
+
+
+def noise_size(room: str, tensors: Sequence[Tensor], fields: dict[str, Any]) -> int:
+    """How many random numbers a draw takes, for a structure that does not say it: counted in its recursion."""
+    reference = holder(room, "reference")
+    if not hasattr(reference, "recursion"):
+        return 1
+    hidden = (isinstance(t, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(t) for t in fields.values())
+    if any(hidden):
+        raise ValueError(
+            f"{_spoken(room)} should have a method `noise_size(scores)` where a transform maps over its fields, "
+            "as its recursion cannot be read there."
+        )
+    with outside_transforms():
+        # like the scores, and of no transform
+        scores = tuple(torch.zeros(t.shape, dtype=t.dtype, device=t.device) for t in tensors)
+        return of_recursion(_spoken(room), reference, scores, fields)
+
+
+# as torch.compiler.disable marks it
+noise_size._torchdynamo_disable = True  # type: ignore[attr-defined]
 
 
 def check_values(room: str, event: Sequence[int], fields: dict[str, Any]) -> None:

@@ -187,9 +187,12 @@ class AbstractStructure(ABC):
     def encode(self, *what: Any) -> Scores:
         """The way back: parts from what `decode` returns."""
 
-    def noise_size(self, scores: Scores) -> int:
-        """How many uniform numbers `sample` needs for one draw of one instance."""
-        return 1
+    def noise_size(self, scores: Scores) -> int | None:
+        """How many uniform numbers `sample` needs for one draw of one instance.
+
+        By default, None: as many as a derivation of the room's `recursion` has choices at most, or 1 without one.
+        """
+        return None
 
     def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         """Which parts some structure has, so that the rest is padding: bools that broadcast to the part tensors.

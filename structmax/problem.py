@@ -170,6 +170,13 @@ class Problem:
         """Whether the structure has this function, on the device of the scores and a backend that was asked for."""
         return backends.answers(self.structure.room, name, self.scores[0].device.type, self.backend)
 
+    def noise_size(self) -> int:
+        """How many random numbers one draw takes."""
+        said = self.structure.noise_size(self.structure.parts(self.scores))
+        if said is not None:
+            return said
+        return backends.noise_size(self.structure.room, self.scores, {**self.shared, **self.fields})
+
     def exists(self) -> Tensors | None:
         """Which parts some structure has, so that the rest is padding: bools that broadcast to the scores."""
         found = self.structure.exists(self.with_batch(self.scores))

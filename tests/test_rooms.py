@@ -276,3 +276,73 @@ def test_a_hypergraph_of_bytes_is_one_of_integers():
         structmax.Hypergraph(*bytes_, goal=torch.tensor(1).to(torch.uint8)),
     ):
         torch.testing.assert_close(structmax.log_partition(x, hypergraph, backend="reference"), x.sum())
+
+
+# ---------------------------------------------------------------- random numbers
+
+
+def bits_by_recursion(noise_size=None):
+    """Any subset of n: at each node one takes the item or leaves it."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Mine(structmax.AbstractStructure):
+        size: torch.Tensor | None = None
+        event_dim = 1
+        per_instance = ("size",)
+
+        def check(self, scores):
+            pass
+
+        def enumerate(self, scores):
+            raise NotImplementedError
+
+        decode = encode = enumerate
+
+        @staticmethod
+        def recursion(x, size=None):
+            n = x.shape[1]
+            head, tails = torch.arange(1, n + 1).repeat_interleave(2), torch.arange(n).repeat_interleave(2)
+            parts = torch.stack([torch.arange(n), torch.full((n,), -1)], 1).flatten()
+            none = torch.tensor([-1])
+            columns = torch.cat([none + 1, head]), torch.cat([none, tails]), torch.cat([none, parts])
+            return Recursion(Hyperedges.of(*columns, n + 1), torch.full((len(x),), n) if size is None else size)
+
+    if noise_size is not None:
+        Mine.noise_size = lambda self, scores: noise_size
+    return Mine
+
+
+@pytest.mark.parametrize("backend", ["numba", "reference"])
+def test_as_many_numbers_are_drawn_as_there_are_choices(backend):
+    scores, generator = torch.zeros(4), torch.Generator().manual_seed(0)
+    drawn = structmax.sample(scores, bits_by_recursion()(), (2000,), generator=generator, backend=backend)
+    torch.testing.assert_close(torch.corrcoef(drawn.T), torch.eye(4), atol=0.1, rtol=0.0)
+    every = structmax.sample_without_replacement(scores, bits_by_recursion()(), 17, backend=backend)
+    assert len(every.parts.unique(dim=0)) == 16
+
+
+def test_numbers_are_counted_inside_transforms():
+    drawn = torch.func.vmap(lambda x: structmax.sample(x, bits_by_recursion()()), randomness="different")
+    assert drawn(torch.zeros(50, 4)).unique(dim=0).shape[0] > 8
+    mapped = torch.func.vmap(lambda x, n: structmax.sample(x, bits_by_recursion()(n)), randomness="different")
+    with pytest.raises(ValueError, match=r"^Mine should have a method `noise_size\(scores\)` where a transform maps"):
+        mapped(torch.zeros(2, 4), torch.tensor([4, 3]))
+
+
+@pytest.mark.parametrize("backend", ["numba", "reference"])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda *args, **kwargs: structmax.sample(*args, (3,), **kwargs),
+        lambda *args, **kwargs: structmax.sample_without_replacement(*args, 3, **kwargs),
+        lambda *args, **kwargs: structmax.smoothed_sample(*args, structmax.omega.LocalL2(), **kwargs),
+    ],
+)
+@pytest.mark.parametrize("size", [0, 3])
+def test_too_few_numbers_are_refused(ask, backend, size):
+    says = (
+        "`noise_size` of Mine should be the largest number of choices a derivation can have, "
+        f"but with {size} the numbers ran out. Leave `noise_size` out, and it is counted."
+    )
+    with pytest.raises(ValueError, match=re.escape(says)):
+        ask(torch.zeros(2, 4), bits_by_recursion(size)(), backend=backend)

@@ -95,11 +95,7 @@ def draw(
 ) -> Tensors:
     """Draws random numbers and asks: tensors (B, S, …), with S draws in all."""
     first = problem.scores[0]
-    shape = (
-        first.shape[0],
-        math.prod(sample_shape),
-        problem.structure.noise_size(problem.structure.parts(problem.scores)),
-    )
+    shape = first.shape[0], math.prod(sample_shape), problem.noise_size()
     wide = torch.promote_types(first.dtype, torch.float32)
     noise = torch.rand(shape, generator=generator, device=first.device, dtype=wide)
     return discrete(problem, name, noise, **numbers)

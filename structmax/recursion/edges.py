@@ -133,19 +133,41 @@ def by_recursion(spoken: str, room: Any, name: str, engine: Callable[..., Any]) 
         scores = tensors[:count]
         groups = [tensors[i : i + count] for i in range(0, len(tensors), count)]
         vectors = [pack(*group, **keywords) for group in groups]
+        edges, goal = _recursion(spoken, room, vectors[0], scores, keywords)
         try:
-            with outside_transforms():
-                edges, goal = room.recursion(*scores, **keywords)
-                check_recursion(edges, goal, *vectors[0].shape)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"In the `recursion` of {spoken}, {error}") from error
-        out = engine(*vectors, goal=goal.long(), **edges._asdict(), **extras)
+            out = engine(*vectors, goal=goal.long(), **edges._asdict(), **extras)
+        except ValueError as error:
+            if "noise" not in extras:
+                raise
+            raise ValueError(
+                f"`noise_size` of {spoken} should be the largest number of choices a derivation can have, but with "
+                f"{extras['noise'].shape[2]} the numbers ran out. Leave `noise_size` out, and it is counted."
+            ) from error
         answers: list[Tensor] = []
         for kind, value in zip(kinds, (out,) if isinstance(out, Tensor) else out, strict=True):
             answers.extend(unpack(value, *scores, **keywords) if kind.startswith("parts") else (value,))
         return tuple(answers)
 
     return answer
+
+
+def _recursion(
+    spoken: str, room: Any, vectors: Tensor, scores: tuple[Tensor, ...], fields: dict[str, Any]
+) -> Recursion:
+    """What the room lists, and has been looked at."""
+    try:
+        with outside_transforms():
+            edges, goal = room.recursion(*scores, **fields)
+            check_recursion(edges, goal, *vectors.shape)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"In the `recursion` of {spoken}, {error}") from error
+    return Recursion(edges, goal)
+
+
+def noise_size(spoken: str, room: Any, scores: tuple[Tensor, ...], fields: dict[str, Any]) -> int:
+    """How many numbers a draw takes at most: one for each choice of the derivation that has the most of them."""
+    vectors = getattr(room, "pack", _pack)(*scores, **fields)
+    return max(1, *most_decisions(_recursion(spoken, room, vectors, scores, fields).edges))
 
 
 def _pack(*tensors: Tensor, **_: Any) -> Tensor:
@@ -171,16 +193,21 @@ def listed_examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[s
     yield "log_partition", (x,), {**edges._asdict(), "goal": torch.zeros(len(x), dtype=torch.int64, device=x.device)}
 
 
-def most_decisions(edges: Hyperedges, goal: int) -> int:
-    """How many nodes with more than one edge a derivation of the goal has at most."""
-    first, tails = edges.first.tolist(), edges.tails.tolist()
-    # a node that cannot be derived has none
-    most = [0] * (goal + 1)
-    for v in range(goal + 1):
-        own = range(first[v], first[v + 1])
-        below = [sum(most[t] for t in tails[e] if t >= 0) for e in own]
-        most[v] = max(below, default=0) + (len(own) > 1)
-    return most[goal]
+_decisions = WeakTensorKeyDictionary()
+
+
+def most_decisions(edges: Hyperedges) -> list[int]:
+    """For each node how many nodes with more than one edge a derivation of it has at most; kept as long as the edges."""
+    known = _decisions.get(edges.first)
+    if known is None:
+        first, tails = edges.first.tolist(), edges.tails.tolist()
+        # a node that cannot be derived has none
+        known = _decisions[edges.first] = [0] * (len(first) - 1)
+        for v in range(len(known)):
+            own = range(first[v], first[v + 1])
+            below = [sum(known[t] for t in tails[e] if t >= 0) for e in own]
+            known[v] = max(below, default=0) + (len(own) > 1)
+    return known
 
 
 class Level(NamedTuple):

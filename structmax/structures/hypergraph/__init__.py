@@ -135,9 +135,8 @@ class Hypergraph(AbstractStructure):
     @functools.cached_property
     def _decisions(self) -> int:
         assert isinstance(self.goal, Tensor)
-        return (
-            max(most_decisions(self.grouped, goal) for goal in self.goal.unique().tolist()) if self.goal.numel() else 0
-        )
+        most = most_decisions(self.grouped)
+        return max((most[goal] for goal in self.goal.unique().tolist()), default=0)
 
     def enumerate(self, scores: Scores) -> Tensor:
         (x,) = self.tensors(scores)
