@@ -18,7 +18,7 @@ from structmax.applications.soft_dtw import (
     squared_distance,
 )
 from structmax.applications.sorting import soft_permutation, soft_rank, soft_sort
-from structmax.backends import Refusal, which
+from structmax.backends import Refusal
 from structmax.contract import AbstractStructure
 from structmax.diagnose import Diagnosis, diagnose
 from structmax.distribution import Distribution
@@ -79,6 +79,7 @@ from structmax.structures.small_matching import SmallMatching
 from structmax.structures.spanning_tree import SpanningTree
 from structmax.structures.subset import Subset
 from structmax.warm_up import warm_up
+from structmax.which import which
 
 if TYPE_CHECKING:
     from structmax import incremental, lab, nn

@@ -4,7 +4,7 @@ Every message says what should be, what is, and what to try. Nothing here reads 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -331,6 +331,17 @@ def _restored(moved: Tensor, where: int) -> tuple[int, ...]:
     shape = list(moved.shape[:-1])
     shape.insert(len(shape) + 1 + where, moved.shape[-1])
     return tuple(shape)
+
+
+def unreserved(kind: str, fields: Iterable[str], reserved: Sequence[str]) -> None:
+    """Fields of a structure, which its functions get as keywords, beside those that a question adds."""
+    taken = next((name for name in fields if name in reserved), None)
+    if taken is not None:
+        listed = ", ".join(f"`{name}`" for name in reserved)
+        raise ValueError(
+            f"The field `{taken}` of {kind} should have another name, such as `own_{taken}`: "
+            f"functions get {listed} from the questions."
+        )
 
 
 def choice(name: str, value: object, allowed: Sequence[str]) -> None:

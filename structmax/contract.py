@@ -83,7 +83,7 @@ GROUPS = {
     "smoothed_log_prob_pullback": 2,
     "project_jvp": 2,
 }
-# What a question adds to the fields of the structure.
+# What a question adds to the fields of the structure, which have other names.
 EXTRAS = ("k", "noise", "alpha", "gamma", "d_value", "regularised", "start", "max_iter", "tol")
 
 
@@ -111,8 +111,9 @@ class AbstractStructure(ABC):
     """A finite set Y of 0/1 part-vectors.
 
     A subclass is a frozen dataclass: it holds the geometry (lengths, sizes, flags) and never scores. Numbers and
-    tensors are allowed as fields and reach the room's functions as keywords of the same name. Its functions stand in
-    the `reference.py` beside it or, for a structure in a single file, in its body as static methods.
+    tensors are allowed as fields and reach the room's functions as keywords of the same name, for which the names of
+    `EXTRAS`, such as `k` and `noise`, are taken. Its functions stand in the `reference.py` beside it or, for a
+    structure in a single file, in its body as static methods.
 
     `event_dim` counts the trailing dimensions of the first part tensor that belong to one instance; those before are
     the batch, which every part tensor carries. A structure with several part tensors names them by a `Parts` named

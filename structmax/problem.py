@@ -18,7 +18,7 @@ from torch.utils._pytree import register_pytree_node
 
 from structmax import backends, check, operator
 from structmax.backends import HALF, Plan
-from structmax.contract import AbstractStructure, Scores, outside_transforms
+from structmax.contract import EXTRAS, AbstractStructure, Scores, outside_transforms
 from structmax.numerics import compilation
 from structmax.parts import Tensors
 
@@ -170,13 +170,6 @@ class Problem:
         """Whether the structure has this function, on the device of the scores and a backend that was asked for."""
         return backends.answers(self.structure.room, name, self.scores[0].device.type, self.backend)
 
-    def noise_size(self) -> int:
-        """How many random numbers one draw takes."""
-        said = self.structure.noise_size(self.structure.parts(self.scores))
-        if said is not None:
-            return said
-        return backends.noise_size(self.structure.room, self.scores, {**self.shared, **self.fields})
-
     def exists(self) -> Tensors | None:
         """Which parts some structure has, so that the rest is padding: bools that broadcast to the scores."""
         found = self.structure.exists(self.with_batch(self.scores))
@@ -290,6 +283,7 @@ def _checked(scores: Scores, given: Any, structure: AbstractStructure, backend: 
             fields = structure.fields(tuple(t.detach() for t in tensors))
     else:
         fields = structure.fields(tensors)
+    check.unreserved(type(structure).__name__, fields, EXTRAS)
     own = {name: fields.pop(name) for name in list(fields) if name in structure.per_instance}
     named = structure.parts(tensors)
     parts = (named,) if isinstance(named, Tensor) else named

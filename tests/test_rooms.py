@@ -2,7 +2,9 @@
 
 import dataclasses
 import gc
+import importlib
 import re
+import warnings
 
 import coins
 import pytest
@@ -346,3 +348,114 @@ def test_too_few_numbers_are_refused(ask, backend, size):
     )
     with pytest.raises(ValueError, match=re.escape(says)):
         ask(torch.zeros(2, 4), bits_by_recursion(size)(), backend=backend)
+
+
+# ---------------------------------------------------------------- names that are taken
+
+
+@pytest.mark.parametrize("name", structmax.contract.EXTRAS)
+def test_a_field_that_a_question_has_is_refused(name):
+    own = dataclasses.make_dataclass("Mine", [(name, float)], bases=(coins.Coin,), frozen=True)(1.0)
+    says = f"The field `{name}` of Mine should have another name, such as `own_{name}`: functions get `k`, `noise`, "
+    with pytest.raises(ValueError, match=re.escape(says)):
+        structmax.log_partition(torch.zeros(2), own)
+
+
+# ---------------------------------------------------------------- who answers
+
+
+def test_which_names_the_file_that_answers():
+    answers = structmax.which((torch.zeros(3, 2), torch.zeros(2, 2)), structmax.LinearChain())
+    assert answers["marginals"] == "numba (linear_chain/kernel_numba)"
+    assert answers["topk"] == "numba (recursion/kernel_numba)"
+    answers = structmax.which(torch.zeros(2), coins.Coin())
+    assert answers["argmax"] == "reference (Coin; numba: coins has no kernel_numba.py)"
+    assert answers["marginals"] == "reference (Coin, by autograd; numba: coins has no kernel_numba.py)"
+    assert answers["sparsemap"] == "reference (numerics/active_set; numba: coins has no kernel_numba.py)"
+
+
+def test_what_is_intractable_is_said_once():
+    answers = structmax.which(torch.zeros(2, 2), structmax.Matching())
+    refused = [answer for answer in answers.values() if answer.startswith("refused")]
+    assert refused[0].startswith("refused: the partition function of matchings is a permanent")
+    assert len(refused) > 1
+    assert set(refused[1:]) == {"refused, as `log_partition` is"}
+
+
+ROOM = """
+import dataclasses, torch, structmax, coins
+
+@dataclasses.dataclass(frozen=True)
+class Coin(coins.Coin):
+    pass
+"""
+REFERENCE = "from coins import Coin\nargmax, log_partition = Coin.argmax, Coin.log_partition\n"
+KERNEL = """
+from structmax.contract import returns
+from structmax.check import whole
+
+ON_HOST = ()
+
+def argmaks(x):
+    return x
+
+def _helper(x):
+    return x
+
+def turn(x):
+    return x
+
+def refuses(name, tensors, fields):
+    return None
+
+@returns("parts")
+def entmax(x):
+    return x
+"""
+
+
+def test_functions_that_answer_nothing_are_noticed_once(tmp_path, monkeypatch):
+    folder = tmp_path / "misspelt_room"
+    folder.mkdir()
+    for name, text in (("__init__", ROOM), ("reference", REFERENCE), ("kernel_numba", KERNEL)):
+        (folder / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    structure = importlib.import_module("misspelt_room").Coin()
+    with pytest.warns(UserWarning, match="answers no question") as caught:
+        structmax.argmax(torch.zeros(2), structure)
+    assert [str(warning.message) for warning in caught] == [
+        "`argmaks` in misspelt_room/kernel_numba answers no question. Is it meant to be `argmax`?",
+        "`turn` in misspelt_room/kernel_numba answers no question. Is it a helper? Then begin its name with `_`.",
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        structmax.log_partition(torch.zeros(2), structure)
+
+
+def test_a_misspelt_method_of_a_single_file_is_noticed():
+    @dataclasses.dataclass(frozen=True)
+    class Mine(coins.Coin):
+        @staticmethod
+        def smpl(x, noise):
+            return x
+
+        @classmethod
+        def fair(cls):
+            return cls()
+
+        def heads(self):
+            return 1
+
+    with pytest.warns(UserWarning, match=r"`smpl` in .*Mine answers no question. Is it meant to be `sample`\?"):
+        structmax.argmax(torch.zeros(2), Mine())
+
+
+def test_our_own_rooms_answer_questions_alone():
+    structures = [getattr(structmax, name) for name in structmax.__all__ if name != "AbstractStructure"]
+    rooms = [it.room for it in structures if isinstance(it, type) and issubclass(it, structmax.AbstractStructure)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for room in (*rooms, "structmax.structures.proximal", "structmax.structures.capped_simplex"):
+            for backend in ("numba", "reference"):
+                structmax.backends.remembered(room).clear()
+                structmax.backends.function(room, "argmax", backend)

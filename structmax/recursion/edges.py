@@ -193,11 +193,12 @@ def listed_examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[s
     yield "log_partition", (x,), {**edges._asdict(), "goal": torch.zeros(len(x), dtype=torch.int64, device=x.device)}
 
 
+# As long as the edges live.
 _decisions = WeakTensorKeyDictionary()
 
 
 def most_decisions(edges: Hyperedges) -> list[int]:
-    """For each node how many nodes with more than one edge a derivation of it has at most; kept as long as the edges."""
+    """For each node how many nodes with more than one edge a derivation of it has at most."""
     known = _decisions.get(edges.first)
     if known is None:
         first, tails = edges.first.tolist(), edges.tails.tolist()

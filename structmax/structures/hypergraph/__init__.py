@@ -99,9 +99,9 @@ class Hypergraph(AbstractStructure):
             >>> structmax.log_count(torch.zeros(25), cuts).exp()
             tensor(8.0000, dtype=torch.float64)
         """
-        from structmax.structures.hypergraph.kernel_numba import list_edges
+        from structmax.structures.hypergraph.kernel_numba import _list_edges
 
-        rows = torch.from_numpy(list_edges(edges, *sizes))
+        rows = torch.from_numpy(_list_edges(edges, *sizes))
         return cls(rows[:, 0].contiguous(), rows[:, 2:].contiguous(), rows[:, 1].contiguous(), goal)
 
     def _grouped(self) -> Hyperedges:
