@@ -108,7 +108,10 @@ def returns(*kinds: str) -> Callable[[F], F]:
 
 
 class AbstractStructure(ABC):
-    """A finite set Y of 0/1 part-vectors.
+    """A finite set Y of part-vectors, which count how often a structure uses each part.
+
+    Most parts are used once or not at all, so their counts are 0 and 1. Some may be used several times, such as those
+    of one transition matrix for all positions of a chain: `counts` says in which part tensors.
 
     A subclass is a frozen dataclass: it holds the geometry (lengths, sizes, flags) and never scores. Numbers and
     tensors are allowed as fields and reach the room's functions as keywords of the same name, for which the names of
