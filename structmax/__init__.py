@@ -7,7 +7,7 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from structmax import estimators, factors, noise, omega
+from structmax import estimators, factors, noise, omega, recursion
 from structmax.applications.sinkhorn import EntropicMatching, sinkhorn
 from structmax.applications.soft_dtw import (
     Barycentre,
@@ -19,7 +19,7 @@ from structmax.applications.soft_dtw import (
 )
 from structmax.applications.sorting import soft_permutation, soft_rank, soft_sort
 from structmax.backends import Refusal
-from structmax.contract import AbstractStructure
+from structmax.contract import AbstractStructure, returns
 from structmax.diagnose import Diagnosis, diagnose
 from structmax.distribution import Distribution
 from structmax.estimators.expectation import expect
@@ -160,6 +160,8 @@ __all__ = [
     "perturbed_value",
     "prox_owl",
     "prox_tv",
+    "recursion",
+    "returns",
     "risk",
     "sample",
     "sample_without_replacement",

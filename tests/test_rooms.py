@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import structmax
+from structmax import testing
 from structmax.recursion.edges import Hyperedges, Recursion
 
 
@@ -459,3 +460,11 @@ def test_our_own_rooms_answer_questions_alone():
             for backend in ("numba", "reference"):
                 structmax.backends.remembered(room).clear()
                 structmax.backends.function(room, "argmax", backend)
+
+
+def test_the_laws_ask_for_padding_to_be_told(monkeypatch):
+    monkeypatch.setattr(structmax.Bits, "exists", lambda self, tensors: None)
+    bits = structmax.Bits(torch.tensor([2, 1]))
+    case = testing.Case(bits, lambda g, dtype: torch.randn(2, 2, generator=g, dtype=dtype))
+    with pytest.raises(AssertionError, match=r"\(`exists` of the structure should say what is padding\)"):
+        testing.law_target_padding(case, "numba")
