@@ -7,7 +7,7 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from structmax import estimators, factors, noise, omega
+from structmax import estimators, factors, noise, omega, recursion
 from structmax.applications.sinkhorn import EntropicMatching, sinkhorn
 from structmax.applications.soft_dtw import (
     Barycentre,
@@ -18,8 +18,8 @@ from structmax.applications.soft_dtw import (
     squared_distance,
 )
 from structmax.applications.sorting import soft_permutation, soft_rank, soft_sort
-from structmax.backends import Refusal, which
-from structmax.contract import AbstractStructure
+from structmax.backends import Refusal
+from structmax.contract import AbstractStructure, returns
 from structmax.diagnose import Diagnosis, diagnose
 from structmax.distribution import Distribution
 from structmax.estimators.expectation import expect
@@ -78,6 +78,7 @@ from structmax.structures.small_matching import SmallMatching
 from structmax.structures.spanning_tree import SpanningTree
 from structmax.structures.subset import Subset
 from structmax.warm_up import warm_up
+from structmax.which import which
 
 if TYPE_CHECKING:
     from structmax import incremental, lab, nn
@@ -158,6 +159,8 @@ __all__ = [
     "perturbed_value",
     "prox_owl",
     "prox_tv",
+    "recursion",
+    "returns",
     "risk",
     "sample",
     "sample_without_replacement",

@@ -3,11 +3,14 @@
 A backend is a file of the room: `kernel_triton` for CUDA, `kernel_numba` for the CPU, `reference` for anything.
 """
 
+import difflib
 import functools
 import importlib
 import importlib.util
 import logging
 import os
+import types
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,16 +19,19 @@ import torch
 from torch import Tensor
 
 from structmax import check
-from structmax.contract import RETURNS, AbstractStructure, by_autograd
+from structmax.contract import RETURNS, AbstractStructure, by_autograd, outside_transforms
 from structmax.loading import loading
 from structmax.numerics import active_set
 from structmax.recursion.edges import by_recursion
+from structmax.recursion.edges import noise_size as of_recursion
 
 log = logging.getLogger("structmax")
 
 # In the order in which `auto` prefers them.
 BACKENDS = {"triton": "kernel_triton", "numba": "kernel_numba", "reference": "reference"}
 DEVICES = {"triton": "cuda", "numba": "cpu"}
+# What a file of a room may hold beside the answers to questions.
+BESIDE = ("recursion", "pack", "unpack", "examples", "refuses")
 # What answers for any hypergraph.
 ENGINES = {
     "numba": ("structmax.recursion.kernel_numba",),
@@ -76,11 +82,16 @@ def holder(room: str, backend: str) -> Any:
 
 def function(room: str, name: str, backend: str) -> Callable[..., Any] | None:
     """The room's function of that name, or one made of its other functions; None if it has neither."""
-    for source in _sources(room, backend):
-        found = source(name) or _composed(source, name)
-        if found:
-            return found
-    return _by_oracle(room, backend) if name == "sparsemap" else None
+    return found(room, name, backend)[0]
+
+
+def found(room: str, name: str, backend: str) -> tuple[Callable[..., Any] | None, str]:
+    """The same, and the file that answers."""
+    for home, source in _sources(room, backend):
+        answer = source(name) or _composed(source, name)
+        if answer:
+            return answer, home
+    return _by_oracle(room, backend) if name == "sparsemap" else None, "numerics/active_set"
 
 
 def _by_oracle(room: str, backend: str) -> Callable[..., Any] | None:
@@ -98,15 +109,53 @@ def _by_oracle(room: str, backend: str) -> Callable[..., Any] | None:
     return functools.partial(active_set.sparsemap, argmax, is_feasible if topk or log_partition else None)
 
 
-def _sources(room: str, backend: str) -> Iterator[Callable[[str], Callable[..., Any] | None]]:
-    """Where a function may come from, by its name: the room's own file first, then what its reference implies."""
+def _sources(room: str, backend: str) -> Iterator[tuple[str, Callable[[str], Callable[..., Any] | None]]]:
+    """Where a function may come from, and how: the room's own file first, then what its reference implies."""
     own, reference = holder(room, backend), holder(room, "reference")
-    yield lambda name: getattr(own, name, None)
+    _notice(room, own)
+    yield _spoken_file(own), lambda name: getattr(own, name, None)
     if hasattr(reference, "recursion"):
         for module in ENGINES.get(backend, ()):
-            yield functools.partial(_from_engine, room, reference, _file(module))
+            engine = _file(module)
+            yield _spoken_file(engine), functools.partial(_from_engine, room, reference, engine)
     elif backend == "reference" and hasattr(reference, "log_partition"):
-        yield {"log_partition": reference.log_partition, **by_autograd(reference.log_partition)}.get
+        derived = {"log_partition": reference.log_partition, **by_autograd(reference.log_partition)}
+        yield f"{_spoken_file(reference)}, by autograd", derived.get
+
+
+def _spoken_file(holder: Any) -> str:
+    """The room and the file in it, or the class of a structure in a single file."""
+    return getattr(holder, "__qualname__", None) or "/".join(getattr(holder, "__name__", "").split(".")[-2:])
+
+
+def _notice(room: str, holder: Any) -> None:
+    """Warns, once, of public functions in a file of a room that answer no question: a name may be misspelt."""
+    known = remembered(room)
+    if holder is None or ("noticed", _spoken_file(holder)) in known:
+        return
+    known["noticed", _spoken_file(holder)] = True
+    asked = {*RETURNS, *BESIDE, *marked(room), *vars(AbstractStructure)}
+    functions = [
+        name
+        for name, value in vars(holder).items()
+        if (isinstance(value, staticmethod) if isinstance(holder, type) else _is_of(holder, value))
+        and not name.startswith("_")
+    ]
+    for name in functions:
+        if name not in asked and not hasattr(getattr(holder, name), "returns"):
+            near = difflib.get_close_matches(name, asked & {*RETURNS, *BESIDE}, 1)
+            hint = f"Is it meant to be `{near[0]}`?" if near else "Is it a helper? Then begin its name with `_`."
+            warnings.warn(f"`{name}` in {_spoken_file(holder)} answers no question. {hint}", UserWarning, stacklevel=2)
+
+
+def _is_of(module: Any, value: Any) -> bool:
+    return isinstance(value, types.FunctionType) and value.__module__ == module.__name__
+
+
+def marked(room: str) -> list[str]:
+    """The functions of a room that say by `returns` what they return: those of mappings."""
+    values = vars(holder(room, "reference")).items()
+    return [name for name, value in values if hasattr(value, "returns") and not name.startswith("_")]
 
 
 def _from_engine(room: str, reference: Any, engine: Any, name: str) -> Callable[..., Any] | None:
@@ -118,10 +167,20 @@ def _from_engine(room: str, reference: Any, engine: Any, name: str) -> Callable[
 def _composed(source: Callable[[str], Callable[..., Any] | None], name: str) -> Callable[..., Any] | None:
     """Value and marginals together from the two apart, or the marginals from both."""
     if name == "marginals" and (both := source("log_partition_and_marginals")):
-        return lambda *tensors, **fields: both(*tensors, **fields)[1:]
+        return Rest(both)
     if name == "log_partition_and_marginals" and (value := source("log_partition")) and (parts := source("marginals")):
         return lambda *tensors, **fields: (value(*tensors, **fields), *_listed(parts(*tensors, **fields)))
     return None
+
+
+@dataclass(frozen=True)
+class Rest:
+    """All but the first output of a function. A plan leaves that one out itself and calls the function straight."""
+
+    whole: Callable[..., Any]
+
+    def __call__(self, *tensors: Tensor, **fields: Any) -> Any:
+        return self.whole(*tensors, **fields)[1:]
 
 
 def _listed(out: Any) -> Any:
@@ -131,7 +190,7 @@ def _listed(out: Any) -> Any:
 def _refusal(room: str, name: str, backend: str, device: str) -> str | None:
     """Why this backend cannot answer, in a sentence; None if it can."""
     interpreted = backend == "triton" and _triton_interpreted()
-    if not _at_home(room, name, backend, device) and not interpreted:
+    if not at_home(room, name, backend, device) and not interpreted:
         return f"{backend} runs on {DEVICES[backend]}, the scores are on {device}"
     if backend != "reference" and importlib.util.find_spec(backend) is None:
         return f"{backend} is not installed"
@@ -142,7 +201,7 @@ def _refusal(room: str, name: str, backend: str, device: str) -> str | None:
     return f"{BACKENDS[backend]}.py of {_module_of(room)} has no `{name}`"
 
 
-def _at_home(room: str, name: str, backend: str, device: str) -> bool:
+def at_home(room: str, name: str, backend: str, device: str) -> bool:
     """Whether the scores are where the backend computes, or it fetches them."""
     if DEVICES.get(backend, device) == device:
         return True
@@ -178,11 +237,11 @@ def choose(room: str, name: str, device: str, backend: str) -> str:
     check.choice("backend", backend, ("auto", *BACKENDS))
     reasons = explain(room, name, device)
     able = [candidate for candidate, reason in reasons.items() if reason is None]
-    if not able and (why := _intractable(room, name)):
+    if not able and (why := intractable(room, name)):
         raise Refusal(f"{_spoken(room)} cannot answer `{name}`: {why}")
     # nobody wants the interpreter unasked
-    at_home = [candidate for candidate in able if _at_home(room, name, candidate, device)]
-    wanted = at_home if backend == "auto" else [candidate for candidate in able if candidate == backend]
+    near = [candidate for candidate in able if at_home(room, name, candidate, device)]
+    wanted = near if backend == "auto" else [candidate for candidate in able if candidate == backend]
     if not wanted:
         said = "; ".join(f"{candidate}: {reason}" for candidate, reason in reasons.items() if reason)
         other = f" Try backend={able[0]!r}." if able else ""
@@ -194,7 +253,8 @@ def choose(room: str, name: str, device: str, backend: str) -> str:
     return wanted[0]
 
 
-def _intractable(room: str, name: str) -> str | None:
+def intractable(room: str, name: str) -> str | None:
+    """The mathematical reason why nobody can answer this question, if there is one."""
     structure = AbstractStructure.registry.get(room)
     return structure.intractable.get(name) if structure else None
 
@@ -224,6 +284,8 @@ class Plan:
     refuses: Callable[..., str | None] | None
     # For each output, whether it is returned in the dtype of the scores.
     in_dtype: tuple[bool, ...]
+    # how many outputs of the function nobody wants; they come first
+    skipped: int
     # The dtypes it has run in before, so that what it compiles or loads is there.
     loaded: set[torch.dtype] = field(default_factory=set)
 
@@ -239,7 +301,8 @@ def plan(room: str, name: str, device: str, parts: int, backend: str) -> Plan:
         in_dtype = tuple(not kind.startswith("state") and ":" not in kind for kind in kinds(room, name, parts))
         fetches = device == "cuda" and chosen == "numba"
         refuses = getattr(holder(room, chosen), "refuses", None)
-        known[key] = Plan(room, name, parts, backend, chosen, found, fetches, refuses, in_dtype)
+        called, skipped = (found.whole, 1) if isinstance(found, Rest) else (found, 0)
+        known[key] = Plan(room, name, parts, backend, chosen, called, fetches, refuses, in_dtype, skipped)
     return known[key]
 
 
@@ -267,6 +330,27 @@ def kinds(room: str, name: str, parts: int) -> tuple[str, ...]:
     return tuple(kind for kind in marked for _ in range(parts if kind.startswith("parts") else 1))
 
 
+def noise_size(room: str, tensors: Sequence[Tensor], fields: dict[str, Any]) -> int:
+    """How many random numbers a draw takes, for a structure that does not say it: counted in its recursion."""
+    reference = holder(room, "reference")
+    if not hasattr(reference, "recursion"):
+        return 1
+    hidden = (isinstance(t, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(t) for t in fields.values())
+    if any(hidden):
+        raise ValueError(
+            f"{_spoken(room)} should have a method `noise_size(scores)` where a transform maps over its fields, "
+            "as its recursion cannot be read there."
+        )
+    with outside_transforms():
+        # like the scores, and of no transform
+        scores = tuple(torch.zeros(t.shape, dtype=t.dtype, device=t.device) for t in tensors)
+        return of_recursion(_spoken(room), reference, scores, fields)
+
+
+# as torch.compiler.disable marks it
+noise_size._torchdynamo_disable = True  # type: ignore[attr-defined]
+
+
 def check_values(room: str, event: Sequence[int], fields: dict[str, Any]) -> None:
     """Raises a ValueError if a field of the room's structure lies outside its limits."""
     structure = AbstractStructure.registry.get(room)
@@ -285,38 +369,3 @@ def first_or_on_device(plan: Plan, scores: Tensor, arguments: list[Tensor], keyw
         out = plan.function(*arguments, **keywords)
     plan.loaded.add(scores.dtype)
     return out
-
-
-# ---------------------------------------------------------------- what people ask about it
-
-
-def which(scores: Any, structure: AbstractStructure) -> dict[str, str]:
-    """What would run for each question asked of `structure` with these scores, and why not the others.
-
-    Args:
-        scores: the scores, or any tensor on the device in question.
-        structure: the structure.
-
-    Returns:
-        For each question the backend `auto` would take, followed by the reasons against the faster ones.
-
-    Examples:
-        >>> import torch, structmax
-        >>> structmax.which(torch.zeros(3), structmax.Simplex())["log_partition"]
-        'numba'
-    """
-    device = structure.tensors(scores)[0].device.type
-    answers = {}
-    marked = [name for name, value in vars(holder(structure.room, "reference")).items() if hasattr(value, "returns")]
-    for name in dict.fromkeys((*RETURNS, *marked)):
-        reasons = explain(structure.room, name, device)
-        able = [b for b, reason in reasons.items() if reason is None and _at_home(structure.room, name, b, device)]
-        if not able:
-            every = "; ".join(f"{backend}: {reason}" for backend, reason in reasons.items())
-            answers[name] = f"refused: {_intractable(structure.room, name) or every}"
-            continue
-        faster = list(reasons)[: list(reasons).index(able[0])]
-        against = [f"{backend}: {reasons[backend]}" for backend in faster if DEVICES[backend] == device]
-        fetched = ["on the host"] if DEVICES.get(able[0], device) != device else []
-        answers[name] = " ".join([able[0], *fetched, *([f"({'; '.join(against)})"] if against else [])])
-    return answers

@@ -4,7 +4,7 @@ Every message says what should be, what is, and what to try. Nothing here reads 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -162,20 +162,46 @@ def encodable(
     return here
 
 
-def hyperedges(head: Tensor, tails: Tensor, part: Tensor | None) -> None:
-    """Integer tensors head (E,), tails (E, T) or (E,), part (E,) or (E, K), with tails before heads."""
-    for name, tensor in (("head", head), ("tails", tails), ("part", part)):
+def hyperedges(nodes: int | None = None, **columns: Tensor | None) -> None:
+    """Edges in any order: integers head (E,), tails (E, T) or (E,), parts (E, P) or (E,), with tails before heads.
+
+    They are spoken of by the names they are given by. Without `nodes`, their number, at least one edge tells it.
+    """
+    (head_name, head), (_, tails), _ = columns.items()
+    for name, tensor in columns.items():
+        if tensor is not None:
+            whole_numbers(name, tensor)
+    assert head is not None
+    assert tails is not None
+    edges = head.shape[0] if head.dim() else 0
+    for name, tensor in columns.items():
         if tensor is None:
             continue
-        whole_numbers(name, tensor)
-        shapes = "(E,)" if name == "head" else "(E,) or (E, …)"
-        if tensor.dim() not in ((1,) if name == "head" else (1, 2)) or len(tensor) != len(head) or not len(head):
+        dims = (1,) if name == head_name else (1, 2)
+        if tensor.dim() not in dims or len(tensor) != edges or (nodes is None and not edges):
+            shape = "(E,)" if name == head_name else "(E,) or (E, …)"
+            each = "of at least one edge" if nodes is None else "edge"
             raise ValueError(
-                f"`{name}` should have shape {shapes} with one row for each of at least one edge, E = {len(head)}, "
+                f"`{name}` should have shape {shape} with one row for each {each}, E = {edges}, "
                 f"but has {tuple(tensor.shape)}."
             )
-        ids(name, tensor)
+        if name != head_name:
+            ids(name, tensor)
+    last = LARGEST_ID - 1 if nodes is None else nodes - 1
+    wrong = (head.long() < 0) | (head.long() > last)
+    if bool(wrong.any()):
+        edge = int(wrong.nonzero()[0])
+        counted = "" if nodes is None else f", the last of {nodes} nodes"
+        raise ValueError(
+            f"`{head_name}` should be between 0 and {last}{counted}, but edge {edge} has {int(head[edge])}."
+        )
     _in_order(head, tails)
+
+
+def on_host(**columns: Tensor) -> None:
+    for name, tensor in columns.items():
+        if isinstance(tensor, Tensor) and tensor.device.type != "cpu":
+            raise ValueError(f"`{name}` should be on the CPU, as all edges, but is on {tensor.device}.")
 
 
 def ids(name: str, given: Tensor) -> None:
@@ -191,6 +217,11 @@ def ids(name: str, given: Tensor) -> None:
 
 def grouped_hyperedges(first: Tensor, tails: Tensor, parts: Tensor) -> None:
     """int32 tensors first (V + 1,), tails (E, T), parts (E, P): edges by head, with tails before heads."""
+    for name, tensor in (("first", first), ("tails", tails), ("parts", parts)):
+        if not isinstance(tensor, Tensor) or tensor.dtype != torch.int32:
+            kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise TypeError(f"`{name}` should be an int32 tensor, but is {kind}. Try Hyperedges.of.")
+    on_host(first=first, tails=tails, parts=parts)
     edges = len(tails)
     counts = first.diff()
     shaped = first.dim() == 1 and len(first) and tails.dim() == parts.dim() == 2 and len(parts) == edges
@@ -199,9 +230,7 @@ def grouped_hyperedges(first: Tensor, tails: Tensor, parts: Tensor) -> None:
             f"heads should be nodes between 0 and {len(first) - 2}, with each of the {edges} edges at one of them, "
             f"but the nodes have {counts.tolist()[:10]} edges. Try Hyperedges.of with all nodes counted."
         )
-    for name, tensor in (("first", first), ("tails", tails), ("parts", parts)):
-        if tensor.dtype != torch.int32:
-            raise TypeError(f"`{name}` should be int32, but is {tensor.dtype}. Try Hyperedges.of.")
+    for name, tensor in (("tails", tails), ("parts", parts)):
         ids(name, tensor)
     _in_order(torch.arange(len(counts)).repeat_interleave(counts), tails)
 
@@ -209,11 +238,11 @@ def grouped_hyperedges(first: Tensor, tails: Tensor, parts: Tensor) -> None:
 def _in_order(head: Tensor, tails: Tensor) -> None:
     rows = tails.unsqueeze(1) if tails.dim() == 1 else tails
     late = (rows >= head.unsqueeze(1)).any(1)
-    if bool(late.any()) or (len(head) and int(head.min()) < 0):
-        edge = int(late.nonzero()[0]) if bool(late.any()) else int(head.argmin())
+    if bool(late.any()):
+        edge = int(late.nonzero()[0])
         raise ValueError(
             f"`tails` should come before `head` in the order of the nodes, but edge {edge} builds node "
-            f"{int(head[edge])} from {tails[edge].tolist()}. Number the nodes in the order in which they are computed."
+            f"{int(head[edge])} from {rows[edge].tolist()}. Number the nodes in the order in which they are computed."
         )
 
 
@@ -302,6 +331,17 @@ def _restored(moved: Tensor, where: int) -> tuple[int, ...]:
     shape = list(moved.shape[:-1])
     shape.insert(len(shape) + 1 + where, moved.shape[-1])
     return tuple(shape)
+
+
+def unreserved(kind: str, fields: Iterable[str], reserved: Sequence[str]) -> None:
+    """Fields of a structure, which its functions get as keywords, beside those that a question adds."""
+    taken = next((name for name in fields if name in reserved), None)
+    if taken is not None:
+        listed = ", ".join(f"`{name}`" for name in reserved)
+        raise ValueError(
+            f"The field `{taken}` of {kind} should have another name, such as `own_{taken}`: "
+            f"functions get {listed} from the questions."
+        )
 
 
 def choice(name: str, value: object, allowed: Sequence[str]) -> None:

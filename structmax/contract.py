@@ -83,7 +83,7 @@ GROUPS = {
     "smoothed_log_prob_pullback": 2,
     "project_jvp": 2,
 }
-# What a question adds to the fields of the structure.
+# What a question adds to the fields of the structure, which have other names.
 EXTRAS = ("k", "noise", "alpha", "gamma", "d_value", "regularised", "start", "max_iter", "tol")
 
 
@@ -108,11 +108,15 @@ def returns(*kinds: str) -> Callable[[F], F]:
 
 
 class AbstractStructure(ABC):
-    """A finite set Y of 0/1 part-vectors.
+    """A finite set Y of part-vectors, which count how often a structure uses each part.
+
+    Most parts are used once or not at all, so their counts are 0 and 1. Some may be used several times, such as those
+    of one transition matrix for all positions of a chain: `counts` says in which part tensors.
 
     A subclass is a frozen dataclass: it holds the geometry (lengths, sizes, flags) and never scores. Numbers and
-    tensors are allowed as fields and reach the room's functions as keywords of the same name. Its functions stand in
-    the `reference.py` beside it or, for a structure in a single file, in its body as static methods.
+    tensors are allowed as fields and reach the room's functions as keywords of the same name, for which the names of
+    `EXTRAS`, such as `k` and `noise`, are taken. Its functions stand in the `reference.py` beside it or, for a
+    structure in a single file, in its body as static methods.
 
     `event_dim` counts the trailing dimensions of the first part tensor that belong to one instance; those before are
     the batch, which every part tensor carries. A structure with several part tensors names them by a `Parts` named
@@ -187,9 +191,12 @@ class AbstractStructure(ABC):
     def encode(self, *what: Any) -> Scores:
         """The way back: parts from what `decode` returns."""
 
-    def noise_size(self, scores: Scores) -> int:
-        """How many uniform numbers `sample` needs for one draw of one instance."""
-        return 1
+    def noise_size(self, scores: Scores) -> int | None:
+        """How many uniform numbers `sample` needs for one draw of one instance.
+
+        By default, None: as many as a derivation of the room's `recursion` has choices at most, or 1 without one.
+        """
+        return None
 
     def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         """Which parts some structure has, so that the rest is padding: bools that broadcast to the part tensors.

@@ -24,7 +24,8 @@ class Distribution(torch.distributions.Distribution):
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions.
         structure: the set Y.
-        validate_args: look at values: scores without NaN, parts made of zeros and ones.
+        validate_args: look at values: scores without NaN, parts made of zeros and ones, or of counts where a part may
+            be used several times.
 
     Examples:
         >>> import torch, structmax

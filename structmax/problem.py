@@ -18,7 +18,7 @@ from torch.utils._pytree import register_pytree_node
 
 from structmax import backends, check, operator
 from structmax.backends import HALF, Plan
-from structmax.contract import AbstractStructure, Scores, outside_transforms
+from structmax.contract import EXTRAS, AbstractStructure, Scores, outside_transforms
 from structmax.half import narrow, widened
 from structmax.numerics import compilation
 from structmax.parts import Tensors
@@ -287,6 +287,7 @@ def _checked(scores: Scores, given: Any, structure: AbstractStructure, backend: 
             fields = structure.fields(tuple(t.detach() for t in tensors))
     else:
         fields = structure.fields(tensors)
+    check.unreserved(type(structure).__name__, fields, EXTRAS)
     own = {name: fields.pop(name) for name in list(fields) if name in structure.per_instance}
     named = structure.parts(tensors)
     parts = (named,) if isinstance(named, Tensor) else named
@@ -380,6 +381,8 @@ def run(plan: Plan, tensors: Any, fields: dict[str, Any], checked: bool) -> list
         out = backends.first_or_on_device(plan, scores, arguments, keywords)
     if isinstance(out, Tensor):
         out = (out,)
+    elif plan.skipped:
+        out = out[plan.skipped :]
     outputs = []
     for tensor, in_dtype in zip(out, plan.in_dtype, strict=True):
         if fetch:

@@ -1,5 +1,6 @@
 """`Distribution` over the simplex against torch's own categorical distributions."""
 
+import itertools
 import math
 
 import pytest
@@ -12,6 +13,7 @@ from torch.distributions import Categorical, OneHotCategorical, kl_divergence
 
 import structmax
 from structmax import Distribution, Simplex
+from structmax.parts import flat
 from structmax.testing import Case
 
 
@@ -195,6 +197,28 @@ def test_laws(case: Case) -> None:
     assert wide.event_shape == p.event_shape
     close(wide.entropy()[1], p.entropy(), 1e-12)
     close(case.flat(wide.mean)[1], mean, 1e-10)
+
+
+@pytest.mark.parametrize("case", ANSWERING.values(), ids=ANSWERING)
+def test_the_support_of_each_instance(case: Case) -> None:
+    scores = case.scores()
+    batch = case.structure.batch_shape(case.parts(scores))
+    for index in itertools.product(*map(range, batch)):
+        one, own = case.structure.at(index, batch), tuple(t[index] for t in scores)
+        p = Distribution(one.parts(own), one, validate_args=True)
+        listed = p.enumerate_support()
+        rows = flat(one.tensors(listed))
+        wanted = case.members(scores)[index]
+        wanted = wanted[(wanted >= 0).all(-1)]
+        assert sorted(rows.tolist()) == sorted(wanted.tolist())
+        if not len(rows):
+            continue
+        # every member is in the support by torch's own word, and together they are all there is
+        for tensor in one.tensors(listed):
+            assert bool(p.support.base_constraint.check(tensor).all())
+        close(p.log_prob(listed).exp().sum(), 1.0, 1e-10)
+        wide = p.expand((2,)).enumerate_support()
+        close(p.expand((2,)).log_prob(wide)[:, 1], p.log_prob(listed), 1e-12)
 
 
 def test_counts_are_validated() -> None:

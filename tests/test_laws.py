@@ -8,6 +8,7 @@ from coins import Coin
 import structmax
 from structmax import testing
 from structmax.testing import applicable, check_structure
+from structmax.testing.case import variants
 
 # One reference answers for all recursions. Its slow laws are held where recursions differ in kind; the kernels, which
 # start from the same recursions, are held to all laws everywhere.
@@ -112,6 +113,43 @@ def test_the_laws_catch_a_wrong_structure():
         AssertionError, match=r"SkewedCoin breaks law_log_partition on reference: log_partition, random"
     ):
         check_structure(SkewedCoin(), draw)
+
+
+def test_the_laws_say_where_something_was_raised(monkeypatch):
+    monkeypatch.setattr(testing, "LAWS", {testing.law_argmax: ("argmax",)})
+
+    class Broken(Coin):
+        @staticmethod
+        def argmax(x):
+            raise KeyError("heads")
+
+    with pytest.raises(AssertionError, match=r"^Broken breaks law_argmax on reference: KeyError: 'heads'$"):
+        check_structure(Broken(), draw)
+
+
+def test_progress_is_shown(capsys, monkeypatch):
+    monkeypatch.setattr(testing, "LAWS", {testing.law_argmax: ("argmax",), testing.law_codec: ()})
+    seen = []
+    assert check_structure(Coin(), draw, seen.append) == seen == ["law_argmax on reference", "law_codec on reference"]
+    check_structure(Coin(), draw)
+    assert not capsys.readouterr().err
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    check_structure(Coin(), draw)
+    assert capsys.readouterr().err.split("\n") == [*seen, ""]
+
+
+def draw_infeasible(generator, dtype):
+    """The last instance allows nothing, and the first not everything."""
+    scores = torch.randn(3, 4, generator=generator, dtype=dtype)
+    scores[2], scores[0, 1] = -torch.inf, -torch.inf
+    return scores
+
+
+@pytest.mark.parametrize("law", [law for law in testing.LAWS if law not in DTYPES | {testing.law_limits}])
+def test_laws_stand_instances_that_allow_nothing(law):
+    case = testing.Case(structmax.Simplex(), draw_infeasible)
+    assert torch.equal(case.drawn()[0], variants(case)["drawn"][0])
+    law(case, "numba" if (law, "numba") in applicable(case) else "reference")
 
 
 def test_refusal_names_the_question_and_every_reason():

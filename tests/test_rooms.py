@@ -2,13 +2,16 @@
 
 import dataclasses
 import gc
+import importlib
 import re
+import warnings
 
 import coins
 import pytest
 import torch
 
 import structmax
+from structmax import testing
 from structmax.recursion.edges import Hyperedges, Recursion
 
 
@@ -107,7 +110,7 @@ def listing(head, tails, parts, nodes, goal):
             [0, 7],
             2,
             lambda n: n - 8,
-            "parts should be between −1 and 2, for 3 scores, but edge 1 has 7.",
+            "`parts` should be between −1 and 2, for 3 scores, but an edge of node 1 has 7.",
         ),
         (
             [0, 1],
@@ -140,7 +143,7 @@ def listing(head, tails, parts, nodes, goal):
             [0, 1],
             2,
             lambda n: n - 9,
-            "heads should be nodes between 0 and 1, with each of the 2 edges at one of them",
+            "`head` should be between 0 and 1, the last of 2 nodes, but edge 1 has 5.",
         ),
         (
             [0, -1],
@@ -148,7 +151,23 @@ def listing(head, tails, parts, nodes, goal):
             [0, 1],
             2,
             lambda n: n - 9,
-            "heads should be nodes between 0 and 1, with each of the 2 edges at one of them",
+            "`head` should be between 0 and 1, the last of 2 nodes, but edge 1 has -1.",
+        ),
+        (
+            [0, 1],
+            [-1, 5],
+            [0, 1],
+            2,
+            lambda n: n - 9,
+            "`tails` should come before `head` in the order of the nodes, but edge 1 builds node 1 from [5].",
+        ),
+        (
+            [0, 1],
+            [-1, 0, 0],
+            [0, 1],
+            2,
+            lambda n: n - 9,
+            "`tails` should have shape (E,) or (E, …) with one row for each edge, E = 2, but has (3, 1).",
         ),
     ],
 )
@@ -160,15 +179,56 @@ def test_a_recursion_that_points_outside_is_refused(head, tails, parts, nodes, g
     assert str(caught.value).startswith("In the `recursion` of Mine, ")
 
 
-def test_edges_are_int32():
-    @dataclasses.dataclass(frozen=True)
-    class Wide(listing([0], [-1], [0], 1, None)):
-        @staticmethod
-        def recursion(x, lengths):
-            return Recursion(Hyperedges(torch.tensor([0, 1]), torch.tensor([[-1]]), torch.tensor([[0]])), lengths)
+EDGES = Hyperedges.of(torch.tensor([0, 1]), torch.tensor([-1, 0]), torch.tensor([0, 1]), 2)
+GOAL = torch.tensor([1, 1])
 
-    with pytest.raises(TypeError, match=r"`first` should be int32, but is torch.int64. Try Hyperedges.of."):
-        structmax.log_partition(torch.zeros(2, 3), Wide(torch.tensor([0, 0])))
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "says"),
+    [
+        (
+            Recursion(Hyperedges(torch.tensor([0, 1]), torch.tensor([[-1]]), torch.tensor([[0]])), GOAL),
+            TypeError,
+            "`first` should be an int32 tensor, but is torch.int64. Try Hyperedges.of.",
+        ),
+        (
+            Recursion(Hyperedges(EDGES.first + 1, EDGES.tails, EDGES.parts), GOAL),
+            ValueError,
+            "heads should be nodes between 0 and 1, with each of the 2 edges at one of them",
+        ),
+        (
+            Recursion(EDGES._replace(parts=EDGES.parts.to("meta")), GOAL),
+            ValueError,
+            "`parts` should be on the CPU, as all edges, but is on meta.",
+        ),
+        (Recursion(tuple(EDGES), GOAL), TypeError, "the edges should be Hyperedges, but are tuple. Try Hyperedges.of."),
+        (Recursion(EDGES, GOAL.float()), TypeError, "`goal` should be an integer tensor, but is torch.float32."),
+        (Recursion(EDGES, [1, 1]), TypeError, "`goal` should be an integer tensor, but is list."),
+    ],
+)
+@pytest.mark.parametrize("backend", ["numba", "reference"])
+def test_a_recursion_of_another_form_is_refused(answer, kind, says, backend):
+    @dataclasses.dataclass(frozen=True)
+    class Mine(listing([0], [-1], [0], 1, None)):
+        recursion = staticmethod(lambda x, lengths: answer)
+
+    with pytest.raises(kind, match=re.escape(f"In the `recursion` of Mine, {says}")):
+        structmax.log_partition(torch.zeros(2, 3), Mine(torch.tensor([0, 0])), backend=backend)
+
+
+def test_edges_are_looked_at_once(monkeypatch):
+    seen = []
+    monkeypatch.setattr(structmax.check, "hyperedges", lambda *_, **columns: seen.append(columns))
+    monkeypatch.setattr(structmax.check, "grouped_hyperedges", lambda *columns: seen.append(columns))
+    edges = Hyperedges.of(torch.tensor([0, 1]), torch.tensor([-1, 0]), torch.tensor([0, 1]), 2)
+
+    @dataclasses.dataclass(frozen=True)
+    class Mine(listing([0], [-1], [0], 1, None)):
+        recursion = staticmethod(lambda x, lengths: Recursion(edges, GOAL))
+
+    for backend in ("numba", "reference"):
+        structmax.log_partition(torch.zeros(2, 3), Mine(torch.tensor([0, 0])), backend=backend)
+    assert len(seen) == 1
 
 
 @pytest.mark.parametrize(
@@ -182,7 +242,12 @@ def test_edges_are_int32():
             "`tails` should be between −1, for none, and 2147483646, but edge 1 has -7.",
         ),
         ({"tails": torch.tensor([-(2**32), 0])}, "but edge 0 has -4294967296."),
-        ({"head": torch.tensor([0, 2**31])}, "`head` should be between −1, for none, and 2147483646, but edge 1 has"),
+        ({"head": torch.tensor([0, 2**31])}, "`head` should be between 0 and 2147483646, but edge 1 has 2147483648."),
+        ({"head": torch.tensor([-1, 1])}, "`head` should be between 0 and 2147483646, but edge 0 has -1."),
+        (
+            {"head": torch.tensor([0])},
+            "`tails` should have shape (E,) or (E, …) with one row for each of at least one edge, E = 1, but has (2,).",
+        ),
         ({"goal": torch.tensor([2])}, "`goal` should be a node, between 0 and 1"),
     ],
 )
@@ -214,3 +279,192 @@ def test_a_hypergraph_of_bytes_is_one_of_integers():
         structmax.Hypergraph(*bytes_, goal=torch.tensor(1).to(torch.uint8)),
     ):
         torch.testing.assert_close(structmax.log_partition(x, hypergraph, backend="reference"), x.sum())
+
+
+# ---------------------------------------------------------------- random numbers
+
+
+def bits_by_recursion(noise_size=None):
+    """Any subset of n: at each node one takes the item or leaves it."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Mine(structmax.AbstractStructure):
+        size: torch.Tensor | None = None
+        event_dim = 1
+        per_instance = ("size",)
+
+        def check(self, scores):
+            pass
+
+        def enumerate(self, scores):
+            raise NotImplementedError
+
+        decode = encode = enumerate
+
+        @staticmethod
+        def recursion(x, size=None):
+            n = x.shape[1]
+            head, tails = torch.arange(1, n + 1).repeat_interleave(2), torch.arange(n).repeat_interleave(2)
+            parts = torch.stack([torch.arange(n), torch.full((n,), -1)], 1).flatten()
+            none = torch.tensor([-1])
+            columns = torch.cat([none + 1, head]), torch.cat([none, tails]), torch.cat([none, parts])
+            return Recursion(Hyperedges.of(*columns, n + 1), torch.full((len(x),), n) if size is None else size)
+
+    if noise_size is not None:
+        Mine.noise_size = lambda self, scores: noise_size
+    return Mine
+
+
+@pytest.mark.parametrize("backend", ["numba", "reference"])
+def test_as_many_numbers_are_drawn_as_there_are_choices(backend):
+    scores, generator = torch.zeros(4), torch.Generator().manual_seed(0)
+    drawn = structmax.sample(scores, bits_by_recursion()(), (2000,), generator=generator, backend=backend)
+    torch.testing.assert_close(torch.corrcoef(drawn.T), torch.eye(4), atol=0.1, rtol=0.0)
+    every = structmax.sample_without_replacement(scores, bits_by_recursion()(), 17, backend=backend)
+    assert len(every.parts.unique(dim=0)) == 16
+
+
+def test_numbers_are_counted_inside_transforms():
+    drawn = torch.func.vmap(lambda x: structmax.sample(x, bits_by_recursion()()), randomness="different")
+    assert drawn(torch.zeros(50, 4)).unique(dim=0).shape[0] > 8
+    mapped = torch.func.vmap(lambda x, n: structmax.sample(x, bits_by_recursion()(n)), randomness="different")
+    with pytest.raises(ValueError, match=r"^Mine should have a method `noise_size\(scores\)` where a transform maps"):
+        mapped(torch.zeros(2, 4), torch.tensor([4, 3]))
+
+
+@pytest.mark.parametrize("backend", ["numba", "reference"])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda *args, **kwargs: structmax.sample(*args, (3,), **kwargs),
+        lambda *args, **kwargs: structmax.sample_without_replacement(*args, 3, **kwargs),
+        lambda *args, **kwargs: structmax.smoothed_sample(*args, structmax.omega.LocalL2(), **kwargs),
+    ],
+)
+@pytest.mark.parametrize("size", [0, 3])
+def test_too_few_numbers_are_refused(ask, backend, size):
+    says = (
+        "`noise_size` of Mine should be the largest number of choices a derivation can have, "
+        f"but with {size} the numbers ran out. Leave `noise_size` out, and it is counted."
+    )
+    with pytest.raises(ValueError, match=re.escape(says)):
+        ask(torch.zeros(2, 4), bits_by_recursion(size)(), backend=backend)
+
+
+# ---------------------------------------------------------------- names that are taken
+
+
+@pytest.mark.parametrize("name", structmax.contract.EXTRAS)
+def test_a_field_that_a_question_has_is_refused(name):
+    own = dataclasses.make_dataclass("Mine", [(name, float)], bases=(coins.Coin,), frozen=True)(1.0)
+    says = f"The field `{name}` of Mine should have another name, such as `own_{name}`: functions get `k`, `noise`, "
+    with pytest.raises(ValueError, match=re.escape(says)):
+        structmax.log_partition(torch.zeros(2), own)
+
+
+# ---------------------------------------------------------------- who answers
+
+
+def test_which_names_the_file_that_answers():
+    answers = structmax.which((torch.zeros(3, 2), torch.zeros(2, 2)), structmax.LinearChain())
+    assert answers["marginals"] == "numba (linear_chain/kernel_numba)"
+    assert answers["topk"] == "numba (recursion/kernel_numba)"
+    answers = structmax.which(torch.zeros(2), coins.Coin())
+    assert answers["argmax"] == "reference (Coin; numba: coins has no kernel_numba.py)"
+    assert answers["marginals"] == "reference (Coin, by autograd; numba: coins has no kernel_numba.py)"
+    assert answers["sparsemap"] == "reference (numerics/active_set; numba: coins has no kernel_numba.py)"
+
+
+def test_what_is_intractable_is_said_once():
+    answers = structmax.which(torch.zeros(2, 2), structmax.Matching())
+    refused = [answer for answer in answers.values() if answer.startswith("refused")]
+    assert refused[0].startswith("refused: the partition function of matchings is a permanent")
+    assert len(refused) > 1
+    assert set(refused[1:]) == {"refused, as `log_partition` is"}
+
+
+ROOM = """
+import dataclasses, torch, structmax, coins
+
+@dataclasses.dataclass(frozen=True)
+class Coin(coins.Coin):
+    pass
+"""
+REFERENCE = "from coins import Coin\nargmax, log_partition = Coin.argmax, Coin.log_partition\n"
+KERNEL = """
+from structmax.contract import returns
+from structmax.check import whole
+
+ON_HOST = ()
+
+def argmaks(x):
+    return x
+
+def _helper(x):
+    return x
+
+def turn(x):
+    return x
+
+def refuses(name, tensors, fields):
+    return None
+
+@returns("parts")
+def entmax(x):
+    return x
+"""
+
+
+def test_functions_that_answer_nothing_are_noticed_once(tmp_path, monkeypatch):
+    folder = tmp_path / "misspelt_room"
+    folder.mkdir()
+    for name, text in (("__init__", ROOM), ("reference", REFERENCE), ("kernel_numba", KERNEL)):
+        (folder / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    structure = importlib.import_module("misspelt_room").Coin()
+    with pytest.warns(UserWarning, match="answers no question") as caught:
+        structmax.argmax(torch.zeros(2), structure)
+    assert [str(warning.message) for warning in caught] == [
+        "`argmaks` in misspelt_room/kernel_numba answers no question. Is it meant to be `argmax`?",
+        "`turn` in misspelt_room/kernel_numba answers no question. Is it a helper? Then begin its name with `_`.",
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        structmax.log_partition(torch.zeros(2), structure)
+
+
+def test_a_misspelt_method_of_a_single_file_is_noticed():
+    @dataclasses.dataclass(frozen=True)
+    class Mine(coins.Coin):
+        @staticmethod
+        def smpl(x, noise):
+            return x
+
+        @classmethod
+        def fair(cls):
+            return cls()
+
+        def heads(self):
+            return 1
+
+    with pytest.warns(UserWarning, match=r"`smpl` in .*Mine answers no question. Is it meant to be `sample`\?"):
+        structmax.argmax(torch.zeros(2), Mine())
+
+
+def test_our_own_rooms_answer_questions_alone():
+    structures = [getattr(structmax, name) for name in structmax.__all__ if name != "AbstractStructure"]
+    rooms = [it.room for it in structures if isinstance(it, type) and issubclass(it, structmax.AbstractStructure)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for room in (*rooms, "structmax.structures.proximal", "structmax.structures.capped_simplex"):
+            for backend in ("numba", "reference"):
+                structmax.backends.remembered(room).clear()
+                structmax.backends.function(room, "argmax", backend)
+
+
+def test_the_laws_ask_for_padding_to_be_told(monkeypatch):
+    monkeypatch.setattr(structmax.Bits, "exists", lambda self, tensors: None)
+    bits = structmax.Bits(torch.tensor([2, 1]))
+    case = testing.Case(bits, lambda g, dtype: torch.randn(2, 2, generator=g, dtype=dtype))
+    with pytest.raises(AssertionError, match=r"\(`exists` of the structure should say what is padding\)"):
+        testing.law_target_padding(case, "numba")

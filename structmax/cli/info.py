@@ -45,8 +45,8 @@ def show() -> None:
 
 
 def _backend(answer: str) -> str:
-    """The first word: reasons against faster ones follow it."""
-    word = answer.replace(":", " ").split()[0]
+    """The first word: the file and reasons follow it."""
+    word = answer.replace(":", " ").replace(",", " ").split()[0]
     return "–" if word == "refused" else word
 
 

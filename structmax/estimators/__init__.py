@@ -1,4 +1,8 @@
-"""Gradients for discrete choices: what `surrogate` and `expect` take as their `estimator`."""
+"""Gradients for discrete choices: what `surrogate` and `expect` take as their `estimator`.
+
+One of your own is a subclass of `AbstractChoice`, `AbstractSurrogate` or `AbstractEstimator`: see docs/extending.md.
+`drawn`, `log_probs`, `credited` and `possible` are what it is made of.
+"""
 
 from structmax.estimators.baselines import (
     AbstractBaseline,
@@ -9,11 +13,12 @@ from structmax.estimators.baselines import (
     SelfCritical,
 )
 from structmax.estimators.enumerate_all import Enumerate
-from structmax.estimators.expectation import AbstractEstimator, Evaluations, Expectation
+from structmax.estimators.expectation import AbstractEstimator, Evaluations, Expectation, credited, drawn, log_probs
 from structmax.estimators.implicit_mle import ImplicitMLE
 from structmax.estimators.interpolation import BlackboxInterpolation
 from structmax.estimators.perturb_and_map import PerturbAndMAP, straight_through_gumbel
 from structmax.estimators.perturbed import Perturbed
+from structmax.estimators.possible import possible
 from structmax.estimators.ppo import PPO, Rollout
 from structmax.estimators.projections import AbstractProjection, Box, Polytope, Simplices, WholeSpace
 from structmax.estimators.pullbacks import Identity, Pullback, RowSoftmax
@@ -71,6 +76,10 @@ __all__ = [
     "StraightThrough",
     "SumAndSample",
     "WholeSpace",
+    "credited",
+    "drawn",
     "gumbel_relaxation",
+    "log_probs",
+    "possible",
     "straight_through_gumbel",
 ]

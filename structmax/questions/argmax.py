@@ -18,7 +18,8 @@ def argmax(scores: Scores, structure: AbstractStructure, *, backend: str = "auto
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:
-        0/1 parts with fields, shapes and dtype of the scores; all zeros where nothing is feasible.
+        Parts with fields, shapes and dtype of the scores: 0 and 1, or counts of parts that may be used several times;
+        all zeros where nothing is feasible.
         `structure.decode` turns them into indices.
 
     Examples:

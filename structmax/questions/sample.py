@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from structmax import check
+from structmax import backends, check
 from structmax.contract import AbstractStructure, Scores
 from structmax.discrete import discrete
 from structmax.parts import Tensors
@@ -32,7 +32,8 @@ def sample(
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:
-        0/1 parts, `sample_shape` followed by fields and shapes of the scores; zeros where nothing is feasible.
+        Parts, `sample_shape` followed by fields and shapes of the scores: 0 and 1, or counts of parts that may be used
+        several times; zeros where nothing is feasible.
 
     Examples:
         >>> import torch, structmax
@@ -94,8 +95,10 @@ def draw(
     problem: Problem, name: str, sample_shape: Sequence[int], generator: torch.Generator | None, **numbers: float
 ) -> Tensors:
     """Draws random numbers and asks: tensors (B, S, …), with S draws in all."""
-    first = problem.scores[0]
-    size = problem.structure.noise_size(problem.structure.parts(problem.with_batch(problem.scores)))
+    first, structure = problem.scores[0], problem.structure
+    size = structure.noise_size(structure.parts(problem.with_batch(problem.scores)))
+    if size is None:
+        size = backends.noise_size(structure.room, problem.scores, {**problem.shared, **problem.fields})
     shape = first.shape[0], math.prod(sample_shape), size
     wide = torch.promote_types(first.dtype, torch.float32)
     noise = torch.rand(shape, generator=generator, device=first.device, dtype=wide)

@@ -114,7 +114,8 @@ def smoothed_sample(
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:
-        0/1 parts, `sample_shape` followed by fields and shapes of the scores; zeros where nothing is feasible.
+        Parts, `sample_shape` followed by fields and shapes of the scores: 0 and 1, or counts of parts that may be used
+        several times; zeros where nothing is feasible.
 
     Examples:
         >>> import torch, structmax

@@ -70,5 +70,8 @@ def topk_sparsemap(
     marginals = tuple(part.sum(1) for part in scaled(probabilities, parts))
     exact = (probabilities[:, -1] == 0) | (values[:, -1] == -torch.inf)
     return TopKSparseMAP(
-        problem.named(marginals), problem.stacked(parts, k), problem.stacked_values(probabilities), problem.shaped(exact)
+        problem.named(marginals),
+        problem.stacked(parts, k),
+        problem.stacked_values(probabilities),
+        problem.shaped(exact),
     )

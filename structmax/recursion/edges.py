@@ -20,6 +20,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from structmax import check
 from structmax.contract import EXTRAS, GROUPS, RETURNS, outside_transforms
 
+# Edges that have been looked at, as long as they live: by `first`, the other two and the largest part.
+_largest_parts = WeakTensorKeyDictionary()
+
 
 class Hyperedges(NamedTuple):
     """The edges, grouped by head. All int32, on the CPU; −1 stands for none."""
@@ -33,12 +36,22 @@ class Hyperedges(NamedTuple):
 
     @classmethod
     def of(cls, head: Tensor, tails: Tensor, parts: Tensor, nodes: int) -> "Hyperedges":
-        """From edges in any order: head (E,), tails (E, T), parts (E, P). Edges of one head keep their order."""
-        check.ids("tails", tails)
-        check.ids("parts", parts)
+        """From edges in any order: integers head (E,), tails (E, T) or (E,), parts (E, P) or (E,).
+
+        `nodes` is their number. Edges of one head keep their order. What points outside of the nodes is refused.
+        """
+        check.on_host(head=head, tails=tails, parts=parts)
+        check.hyperedges(nodes, head=head, tails=tails, parts=parts)
         order = head.argsort(stable=True)
         first = torch.searchsorted(head[order].long(), torch.arange(nodes + 1))
-        return cls(first.int(), tails[order].int().contiguous(), parts[order].int().contiguous())
+        columns = (t.unsqueeze(1) if t.dim() == 1 else t for t in (tails, parts))
+        return cls(first.int(), *(t[order].int().contiguous() for t in columns)).seen()
+
+    def seen(self) -> "Hyperedges":
+        """The same edges, known to point at nodes there are."""
+        largest = int(self.parts.max()) if self.parts.numel() else -1
+        _largest_parts[self.first] = self.tails, self.parts, largest
+        return self
 
     def pruned(self) -> "Hyperedges":
         """Without the edges no derivation can take, because one of their tails cannot be derived."""
@@ -79,25 +92,25 @@ class Recursion(NamedTuple):
     goal: Tensor
 
 
-_largest_parts = WeakTensorKeyDictionary()
-
-
 def check_recursion(edges: Hyperedges, goal: Tensor, batch: int, size: int) -> None:
     """All that indexes memory: nodes in order, parts among the `size` scores of an instance, goals among the nodes.
 
     Edges are looked at once, as long as they live; goals, which come with the lengths of a batch, each time.
     """
-    known = _largest_parts.get(edges.first)
+    if not isinstance(edges, Hyperedges):
+        raise TypeError(f"the edges should be Hyperedges, but are {type(edges).__name__}. Try Hyperedges.of.")
+    known = _largest_parts.get(edges.first) if isinstance(edges.first, Tensor) else None
     if known is None or known[0] is not edges.tails or known[1] is not edges.parts:
         check.grouped_hyperedges(*edges)
-        largest = int(edges.parts.max()) if edges.parts.numel() else -1
-        known = _largest_parts[edges.first] = edges.tails, edges.parts, largest
+        known = _largest_parts[edges.seen().first]
     if known[2] >= size:
         edge = int((edges.parts == known[2]).any(1).nonzero()[0])
         raise ValueError(
-            f"parts should be between −1 and {size - 1}, for {size} scores, but edge {edge} has {known[2]}."
+            f"`parts` should be between −1 and {size - 1}, for {size} scores, but an edge of node "
+            f"{int((edges.first <= edge).sum()) - 1} has {known[2]}."
         )
     nodes = len(edges.first) - 1
+    check.whole_numbers("goal", goal)
     if goal.shape != (batch,):
         raise ValueError(
             f"`goal` should have shape ({batch},), one node for each instance, but has {tuple(goal.shape)}."
@@ -120,19 +133,41 @@ def by_recursion(spoken: str, room: Any, name: str, engine: Callable[..., Any]) 
         scores = tensors[:count]
         groups = [tensors[i : i + count] for i in range(0, len(tensors), count)]
         vectors = [pack(*group, **keywords) for group in groups]
+        edges, goal = _recursion(spoken, room, vectors[0], scores, keywords)
         try:
-            with outside_transforms():
-                edges, goal = room.recursion(*scores, **keywords)
-                check_recursion(edges, goal, *vectors[0].shape)
+            out = engine(*vectors, goal=goal.long(), **edges._asdict(), **extras)
         except ValueError as error:
-            raise ValueError(f"In the `recursion` of {spoken}, {error}") from error
-        out = engine(*vectors, goal=goal.long(), **edges._asdict(), **extras)
+            if "noise" not in extras:
+                raise
+            raise ValueError(
+                f"`noise_size` of {spoken} should be the largest number of choices a derivation can have, but with "
+                f"{extras['noise'].shape[2]} the numbers ran out. Leave `noise_size` out, and it is counted."
+            ) from error
         answers: list[Tensor] = []
         for kind, value in zip(kinds, (out,) if isinstance(out, Tensor) else out, strict=True):
             answers.extend(unpack(value, *scores, **keywords) if kind.startswith("parts") else (value,))
         return tuple(answers)
 
     return answer
+
+
+def _recursion(
+    spoken: str, room: Any, vectors: Tensor, scores: tuple[Tensor, ...], fields: dict[str, Any]
+) -> Recursion:
+    """What the room lists, and has been looked at."""
+    try:
+        with outside_transforms():
+            edges, goal = room.recursion(*scores, **fields)
+            check_recursion(edges, goal, *vectors.shape)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"In the `recursion` of {spoken}, {error}") from error
+    return Recursion(edges, goal)
+
+
+def noise_size(spoken: str, room: Any, scores: tuple[Tensor, ...], fields: dict[str, Any]) -> int:
+    """How many numbers a draw takes at most: one for each choice of the derivation that has the most of them."""
+    vectors = getattr(room, "pack", _pack)(*scores, **fields)
+    return max(1, *most_decisions(_recursion(spoken, room, vectors, scores, fields).edges))
 
 
 def _pack(*tensors: Tensor, **_: Any) -> Tensor:
@@ -158,16 +193,22 @@ def listed_examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[s
     yield "log_partition", (x,), {**edges._asdict(), "goal": torch.zeros(len(x), dtype=torch.int64, device=x.device)}
 
 
-def most_decisions(edges: Hyperedges, goal: int) -> int:
-    """How many nodes with more than one edge a derivation of the goal has at most."""
-    first, tails = edges.first.tolist(), edges.tails.tolist()
-    # a node that cannot be derived has none
-    most = [0] * (goal + 1)
-    for v in range(goal + 1):
-        own = range(first[v], first[v + 1])
-        below = [sum(most[t] for t in tails[e] if t >= 0) for e in own]
-        most[v] = max(below, default=0) + (len(own) > 1)
-    return most[goal]
+# As long as the edges live.
+_decisions = WeakTensorKeyDictionary()
+
+
+def most_decisions(edges: Hyperedges) -> list[int]:
+    """For each node how many nodes with more than one edge a derivation of it has at most."""
+    known = _decisions.get(edges.first)
+    if known is None:
+        first, tails = edges.first.tolist(), edges.tails.tolist()
+        # a node that cannot be derived has none
+        known = _decisions[edges.first] = [0] * (len(first) - 1)
+        for v in range(len(known)):
+            own = range(first[v], first[v + 1])
+            below = [sum(known[t] for t in tails[e] if t >= 0) for e in own]
+            known[v] = max(below, default=0) + (len(own) > 1)
+    return known
 
 
 class Level(NamedTuple):

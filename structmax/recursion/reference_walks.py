@@ -14,6 +14,8 @@ from structmax.numerics.exact_sum import in_dtype
 from structmax.recursion.edges import Hyperedges
 from structmax.recursion.reference import _planned, _smoothed_max, _values, _walk_probabilities
 
+OUT_OF_NUMBERS = "`noise` should have a number for each decision a derivation can take."
+
 
 def sample(x: Tensor, *, noise: Tensor, **rest: Any) -> Tensor:
     return smoothed_sample(x, noise=noise, alpha=1.0, gamma=1.0, **rest)
@@ -27,6 +29,7 @@ def smoothed_sample(
     values = _values(scores, plan, _smoothed_max(alpha, gamma))
     first, tails, parts = (t.to(x.device).long() for t in (first, tails, parts))
     # One number more: all walks are asked at each step, those that have nothing to decide too.
+    numbers = noise.shape[2]
     noise = torch.nn.functional.pad(noise, (0, 1))
     # the place of none, −1, is that of nobody
     places = torch.nn.functional.pad(plan.place, (0, 1))
@@ -44,7 +47,7 @@ def smoothed_sample(
         edges = torch.where(offsets < degree.unsqueeze(-1), first[node].unsqueeze(-1) + offsets, -1)
         s = scores[batch, torch.where(parts[edges] < 0, x.shape[1], parts[edges])].sum(-1)
         s = (s + values[batch, places[tails[edges]]].sum(-1)).masked_fill(edges < 0, -math.inf)
-        uniform = noise.gather(2, drawn.unsqueeze(-1).clamp_max(noise.shape[2] - 1))
+        uniform = noise.gather(2, drawn.unsqueeze(-1).clamp_max(numbers))
         edge = edges.gather(2, _inverted(_walk_probabilities(s, alpha, gamma), uniform)).squeeze(-1)
         drawn = drawn + (active & (degree > 1)).long()
         used = torch.where(active.unsqueeze(-1), parts[edge], -1)
@@ -56,6 +59,8 @@ def smoothed_sample(
             here = height.unsqueeze(-1)
             stack = stack.scatter(2, here, torch.where(push.unsqueeze(-1), tail.unsqueeze(-1), stack.gather(2, here)))
             height = height + push.long()
+    if bool((drawn > numbers).any()):
+        raise ValueError(OUT_OF_NUMBERS)
     return counts[..., :-1]
 
 
@@ -108,14 +113,17 @@ def sample_without_replacement(
         for s, uniforms in enumerate(noise[b].tolist()):
             if root.left == -math.inf:
                 break
-            uniform = iter(uniforms)
             stack, path, prefix, log_p = [int(goal[b])], [], root, 0.0
-            used = []
+            used, numbers = [], list(reversed(uniforms))
             while stack:
                 node = stack.pop()
                 start, stop = start_of[node], start_of[node + 1]
                 own = logs_of[b][start:stop]
-                edge = start if len(own) == 1 else start + _first_over(prefix.shares(own, start), next(uniform))
+                edge = start
+                if len(own) > 1:
+                    if not numbers:
+                        raise ValueError(OUT_OF_NUMBERS)
+                    edge += _first_over(prefix.shares(own, start), numbers.pop())
                 path.append((prefix, own, start))
                 log_p += own[edge - start]
                 prefix = prefix.after.setdefault(edge, _Prefix())

@@ -5,6 +5,7 @@ and names what broke. A law that asks what the structure refuses to answer is le
 """
 
 import itertools
+import sys
 from collections.abc import Callable
 
 from structmax import backends
@@ -97,12 +98,16 @@ def _silent(case: Case) -> set[Callable[[Case, str], None]]:
     return silent
 
 
-def check_structure(structure: AbstractStructure, make_scores: MakeScores) -> list[str]:
+def check_structure(
+    structure: AbstractStructure, make_scores: MakeScores, progress: Callable[[str], None] | None = None
+) -> list[str]:
     """Holds a structure, yours or ours, to every law it can answer for; raises an AssertionError that says what broke.
 
     Args:
         structure: an instance, small enough to enumerate (some hundred members).
-        make_scores: `make_scores(generator, dtype)` draws scores with at least one batch dimension.
+        make_scores: `make_scores(generator, dtype)` draws scores with at least one batch dimension. −inf forbids a
+            part, all of an instance if you like; laws of gradients put numbers in its place.
+        progress: called with the name of each law before it is held. By default it is written to a terminal.
 
     Returns:
         The laws that held, as "law on backend". What the structure refuses to answer is not among them.
@@ -120,9 +125,18 @@ def check_structure(structure: AbstractStructure, make_scores: MakeScores) -> li
     case.listable()
     held = []
     for law, backend in applicable(case):
+        name = f"{law.__name__} on {backend}"
+        (progress or _write)(name)
         try:
             law(case, backend)
-        except AssertionError as error:
-            raise AssertionError(f"{type(structure).__name__} breaks {law.__name__} on {backend}: {error}") from error
-        held.append(f"{law.__name__} on {backend}")
+        except Exception as error:
+            kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
+            raise AssertionError(f"{type(structure).__name__} breaks {name}: {kind}{error}") from error
+        held.append(name)
     return held
+
+
+def _write(line: str) -> None:
+    """To a terminal, where somebody waits."""
+    if sys.stderr.isatty():
+        print(line, file=sys.stderr, flush=True)

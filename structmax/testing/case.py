@@ -24,9 +24,18 @@ class Case:
     structure: AbstractStructure
     make_scores: MakeScores
 
-    def scores(self, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+    def drawn(self, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+        """Scores as they are drawn."""
         drawn = self.structure.tensors(self.make_scores(torch.Generator().manual_seed(seed), dtype))
         return tuple(t.contiguous() for t in drawn)
+
+    def scores(self, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+        """Scores that can be differentiated: with a number in the place of each −inf that was drawn."""
+        generator = torch.Generator().manual_seed(seed)
+        return tuple(
+            torch.where(t.isneginf(), torch.randn(t.shape, generator=generator, dtype=torch.float64).to(dtype), t)
+            for t in self.drawn(seed, dtype)
+        )
 
     def parts(self, tensors: tuple[Tensor, ...]) -> Any:
         return self.structure.parts(tensors)
@@ -108,9 +117,9 @@ def forbid(scores: tuple[Tensor, ...], seed: int, share: float = 0.3) -> tuple[T
 
 
 def variants(case: Case) -> dict[str, tuple[Tensor, ...]]:
-    """Scores as drawn, with forbidden parts, all forbidden, all tied, and large."""
-    scores = case.scores()
-    return {
+    """Scores as drawn, without −inf, with forbidden parts, all forbidden, all tied, and large."""
+    drawn, scores = case.drawn(), case.scores()
+    return ({"drawn": drawn} if any(bool(t.isneginf().any()) for t in drawn) else {}) | {
         "random": scores,
         "forbidden": forbid(scores, 1),
         "infeasible": tuple(torch.full_like(t, -math.inf) for t in scores),

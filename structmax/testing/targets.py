@@ -82,6 +82,7 @@ def law_target_padding(case: Case, backend: str) -> None:
     scores, target, cost = _problem(case)
     used = (case.members(scores) > 0).any(-2)
     feasible = (case.members(scores) >= 0).all(-1).any(-1)
+    hint = " (`exists` of the structure should say what is padding)" if case.structure.exists(scores) is None else ""
 
     def asked(measure: Callable[..., Tensor], junk: float) -> tuple[Tensor, Tensor]:
         leaves = tuple(t.clone().requires_grad_() for t in scores)
@@ -93,9 +94,10 @@ def law_target_padding(case: Case, backend: str) -> None:
         want, slope = asked(measure, 0.0)
         for junk in (math.nan, -math.inf, 3.0):
             got, gradient = asked(measure, junk)
-            same(f"{name} with {junk} in the padding of the target", got, want, 0.0)
-            same(f"gradient of {name} with {junk} in the padding of the target", gradient, slope, 0.0)
-        assert not bool(slope[~used].any()), f"gradient of {name}: not 0 for padding"
+            what = f"{name} with {junk} in the padding of the target{hint}"
+            same(what, got, want, 0.0)
+            same(f"gradient of {what}", gradient, slope, 0.0)
+        assert not bool(slope[~used].any()), f"gradient of {name}: not 0 for padding{hint}"
 
 
 def law_rounded_once(case: Case, backend: str) -> None:

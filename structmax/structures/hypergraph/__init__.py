@@ -61,7 +61,7 @@ class Hypergraph(AbstractStructure):
     row: ClassVar[Tensor]
 
     def __post_init__(self) -> None:
-        check.hyperedges(self.head, self.tails, self.part)
+        check.hyperedges(head=self.head, tails=self.tails, part=self.part)
         goal = torch.as_tensor(int(self.head.max()) if self.goal is None else self.goal)
         if check.readable(goal) and not bool(((goal >= 0) & (goal <= self.head.max())).all()):
             raise ValueError(
@@ -99,9 +99,9 @@ class Hypergraph(AbstractStructure):
             >>> structmax.log_count(torch.zeros(25), cuts).exp()
             tensor(8.0000, dtype=torch.float64)
         """
-        from structmax.structures.hypergraph.kernel_numba import list_edges
+        from structmax.structures.hypergraph.kernel_numba import _list_edges
 
-        rows = torch.from_numpy(list_edges(edges, *sizes))
+        rows = torch.from_numpy(_list_edges(edges, *sizes))
         return cls(rows[:, 0].contiguous(), rows[:, 2:].contiguous(), rows[:, 1].contiguous(), goal)
 
     def _grouped(self) -> Hyperedges:
@@ -135,9 +135,8 @@ class Hypergraph(AbstractStructure):
     @functools.cached_property
     def _decisions(self) -> int:
         assert isinstance(self.goal, Tensor)
-        return (
-            max(most_decisions(self.grouped, goal) for goal in self.goal.unique().tolist()) if self.goal.numel() else 0
-        )
+        most = most_decisions(self.grouped)
+        return max((most[goal] for goal in self.goal.unique().tolist()), default=0)
 
     def enumerate(self, scores: Scores) -> Tensor:
         (x,) = self.tensors(scores)

@@ -7,7 +7,7 @@ import numba
 import numpy as np
 
 
-def list_edges(edges: Callable, *sizes: int) -> np.ndarray:
+def _list_edges(edges: Callable, *sizes: int) -> np.ndarray:
     """All that `edges(*sizes)` yields, as rows (E, 2 + T) int64."""
     return _collector(edges)(*sizes)
 

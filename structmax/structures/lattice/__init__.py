@@ -116,7 +116,7 @@ class Lattice(AbstractStructure):
 
     @functools.cached_property
     def _decisions(self) -> int:
-        return most_decisions(self.grouped, int(self._order[self.sink]))
+        return most_decisions(self.grouped)[int(self._order[self.sink])]
 
     def enumerate(self, scores: Scores) -> Tensor:
         (x,) = self.tensors(scores)

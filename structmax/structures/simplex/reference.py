@@ -22,7 +22,7 @@ FLOOR = -1e6
 NOTHING, IGNORED = -1, -2
 
 
-def q_exp(t: Tensor, alpha: float | Tensor) -> Tensor:
+def _q_exp(t: Tensor, alpha: float | Tensor) -> Tensor:
     """[1 + (α−1) t]₊^(1/(α−1)), the Tsallis exponential; its limit at α = 1 is exp(t). −inf maps to 0."""
     e = torch.as_tensor(alpha, dtype=t.dtype, device=t.device) - 1
     limit = e == 0
@@ -63,7 +63,7 @@ def _threshold_bisect(z: Tensor, alpha: float | Tensor) -> Tensor:
     high = low + torch.where(e == 0, log_n, -torch.expm1(-e * log_n) / torch.where(e == 0, 1.0, e))
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        above = q_exp(z - middle, alpha).sum(-1, keepdim=True) >= 1
+        above = _q_exp(z - middle, alpha).sum(-1, keepdim=True) >= 1
         low, high = torch.where(above, middle, low), torch.where(above, high, middle)
     return (low + high) / 2
 
@@ -133,7 +133,7 @@ def _recover(x: Tensor, state: Tensor, alpha: float | Tensor) -> Tensor:
     alpha = torch.as_tensor(_column(alpha), dtype=x.dtype, device=x.device)
     origin, t = state[:, :1], state[:, 1:]
     steep = _steep(x, origin, t, torch.where(alpha > 2, alpha - 1, 1.0))
-    return torch.where(alpha > 2, steep, q_exp(x - origin - t, alpha))
+    return torch.where(alpha > 2, steep, _q_exp(x - origin - t, alpha))
 
 
 @returns("parts")

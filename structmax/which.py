@@ -1,0 +1,44 @@
+"""What people ask about the dispatch: who answers."""
+
+from typing import Any
+
+from structmax.backends import DEVICES, at_home, explain, found, intractable, marked
+from structmax.contract import RETURNS, AbstractStructure
+
+
+def which(scores: Any, structure: AbstractStructure) -> dict[str, str]:
+    """What would run for each question asked of `structure` with these scores, and why not the others.
+
+    Args:
+        scores: the scores, or any tensor on the device in question.
+        structure: the structure.
+
+    Returns:
+        For each question the backend `auto` would take, with the file that answers and the reasons against faster
+        backends; or "refused", with the reason. A mathematical reason is said once, and later ones point to it.
+
+    Examples:
+        >>> import torch, structmax
+        >>> answers = structmax.which(torch.zeros(3), structmax.Simplex())
+        >>> answers["log_partition"], answers["smoothed"]
+        ('numba (simplex/kernel_numba)', 'numba (recursion/kernel_numba)')
+    """
+    device, room = structure.tensors(scores)[0].device.type, structure.room
+    answers: dict[str, str] = {}
+    # the first question that has it, by the reason
+    said: dict[str, str] = {}
+    for name in dict.fromkeys((*RETURNS, *marked(room))):
+        reasons = explain(room, name, device)
+        able = [b for b, reason in reasons.items() if reason is None and at_home(room, name, b, device)]
+        if able:
+            faster = list(reasons)[: list(reasons).index(able[0])]
+            against = [f"{backend}: {reasons[backend]}" for backend in faster if DEVICES[backend] == device]
+            where = " on the host" if DEVICES.get(able[0], device) != device else ""
+            answers[name] = f"{able[0]}{where} ({'; '.join([found(room, name, able[0])[1], *against])})"
+        elif why := intractable(room, name):
+            answers[name] = f"refused, as `{said[why]}` is" if why in said else f"refused: {why}"
+            said.setdefault(why, name)
+        else:
+            every = "; ".join(f"{backend}: {reason}" for backend, reason in reasons.items())
+            answers[name] = f"refused: {every}"
+    return answers
