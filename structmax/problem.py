@@ -64,43 +64,30 @@ class Problem:
         if not isinstance(structure, AbstractStructure):
             kind = structure.__name__ + " itself" if isinstance(structure, type) else type(structure).__name__
             raise TypeError(f"`structure` should be a structure such as Simplex(), but is {kind}. Try `Simplex()`.")
-        half = narrow(scores)
-        if half is not None and (wide or structure.adds(scores)):
-            problem = Problem.of(widened(scores), structure, backend)
-            problem.dtype = half
-            return problem
         given = (scores,) if isinstance(scores, Tensor) else scores
-        key = _form(given, structure, backend)
+        key = _form(given, structure, backend, wide)
         forms = structure.remembered.setdefault("forms", {}) if key is not None else {}
         known = forms.get(key)
-        if known is not None:
-            blank, as_given = known
-            tensors = tuple(given) if as_given else structure.tensors(scores)
-            if len(blank.batch) != 1:
-                tensors = _flattened(tensors, blank.batch)
-            problem = Problem(
-                structure,
-                tensors,
-                blank.batch,
-                blank.fields,
-                blank.shared,
-                backend,
-                blank.count,
-                blank.dtype,
-                True,
-                blank.only_named,
-                blank.plans,
-                blank,
-            )
-        else:
-            problem = _checked(scores, given, structure, backend, key is not None)
-            if key is not None:
-                if len(forms) >= MOST_FORMS:
-                    forms.clear()
-                tensors = structure.tensors(scores)
-                same = len(tensors) == len(given) and all(a is b for a, b in zip(tensors, given, strict=True))
-                forms[key] = problem.blank, same
-        return problem
+        if known is None:
+            return _unknown(scores, given, structure, backend, wide, key, forms)
+        blank, as_given = known
+        tensors = tuple(given) if as_given else structure.tensors(scores)
+        if len(blank.batch) != 1:
+            tensors = _flattened(tensors, blank.batch)
+        return Problem(
+            structure,
+            tensors,
+            blank.batch,
+            blank.fields,
+            blank.shared,
+            backend,
+            blank.count,
+            blank.dtype,
+            True,
+            blank.only_named,
+            blank.plans,
+            blank,
+        )
 
     def at(self, scores: Tensors) -> "Problem":
         """The same problem at other scores (B, …)."""
@@ -250,11 +237,11 @@ class Problem:
         return tensor.to(self.dtype) if self.dtype in HALF and tensor.is_floating_point() else tensor
 
 
-def _form(given: Any, structure: AbstractStructure, backend: str) -> tuple[Any, ...] | None:
+def _form(given: Any, structure: AbstractStructure, backend: str, wide: bool) -> tuple[Any, ...] | None:
     """What two problems have in common of which one has been checked; None where each is to be looked at."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return None
-    key: list[Any] = [backend]
+    key: list[Any] = [backend, wide]
     for value in vars(structure).values():
         if isinstance(value, Tensor):
             # its entries may change
@@ -270,6 +257,25 @@ def _form(given: Any, structure: AbstractStructure, backend: str) -> tuple[Any, 
     if torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state() is not None:
         return None
     return tuple(key)
+
+
+def _unknown(
+    scores: Scores, given: Any, structure: AbstractStructure, backend: str, wide: bool, key: Any, forms: dict[Any, Any]
+) -> Problem:
+    """The problem of scores of a form that nobody has seen, which is kept under its key, if it has one."""
+    half = narrow(scores)
+    if half is not None and (wide or structure.adds(scores)):
+        problem = Problem.of(widened(scores), structure, backend)
+        problem.dtype = half
+        return problem
+    problem = _checked(scores, given, structure, backend, key is not None)
+    if key is not None:
+        if len(forms) >= MOST_FORMS:
+            forms.clear()
+        tensors = structure.tensors(scores)
+        same = len(tensors) == len(given) and all(a is b for a, b in zip(tensors, given, strict=True))
+        forms[key] = problem.blank, same
+    return problem
 
 
 def _checked(scores: Scores, given: Any, structure: AbstractStructure, backend: str, kept: bool) -> Problem:
