@@ -256,7 +256,12 @@ def _form(given: Any, structure: AbstractStructure, backend: str, wide: bool) ->
             key.append(None)
     if torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state() is not None:
         return None
-    return tuple(key)
+    try:
+        hash(found := tuple(key))
+    except TypeError:
+        # a field that may change
+        return None
+    return found
 
 
 def _unknown(
@@ -343,26 +348,6 @@ def watched(tensor: Tensor) -> bool:
         or torch._C._len_torch_dispatch_stack() != 0
         or torch._C._get_tracing_state() is not None
     )
-
-
-def ask(room: str, name: str, tensors: Tensors, batch: int, backend: str, **fields: Any) -> list[Tensor]:
-    """Calls a function of a room that is no structure's: of a mapping. The first `batch` dimensions are flattened."""
-    shape = tensors[0].shape[:batch]
-
-    def flat(value: Any) -> Any:
-        return value.reshape((math.prod(shape), *value.shape[batch:])) if isinstance(value, Tensor) else value
-
-    if batch != 1:
-        tensors, fields = tuple(map(flat, tensors)), {key: flat(value) for key, value in fields.items()}
-    out = call(room, name, tensors, fields, 1, backend)
-    return out if batch == 1 else [t.reshape((*shape, *t.shape[1:])) for t in out]
-
-
-def call(room: str, name: str, tensors: Tensors, fields: dict[str, Any], parts: int, backend: str) -> list[Tensor]:
-    """Calls a function of a room on tensors with one batch dimension, the first `parts` of them scores."""
-    if watched(tensors[0]):
-        return operator.call(tensors, fields, room, name, parts, backend)
-    return run(backends.plan(room, name, tensors[0].device.type, parts, backend), tensors, fields, True)
 
 
 def run(plan: Plan, tensors: Any, fields: dict[str, Any], checked: bool) -> list[Tensor]:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from structmax.backends import DEVICES, SUPPORT, explain, holder
+from structmax.calling import call
 from structmax.contract import GROUPS, RETURNS
-from structmax.problem import call
 
 # Kernels may take one row, many short ones and a long one differently: all are asked for.
 EXAMPLE_SHAPES = ((1, 4), (64, 4), (1, 5000))

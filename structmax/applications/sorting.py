@@ -21,10 +21,10 @@ from torch.autograd import Function
 from structmax import check
 from structmax.applications.sinkhorn import sinkhorn
 from structmax.autograd import rule
+from structmax.calling import ask
 from structmax.mappings.proximal import ROOM, group_mean_rule
 from structmax.omega.smooth import Entropy
 from structmax.omega.squared_norm import SquaredNorm
-from structmax.problem import ask
 from structmax.questions.sparse_marginals import sparse_marginals
 from structmax.structures.matching import Matching
 

@@ -16,7 +16,7 @@ from torch.autograd import Function
 
 from structmax import check
 from structmax.autograd import rule
-from structmax.problem import ask
+from structmax.calling import ask
 
 ROOM = "structmax.structures.capped_simplex"
 

@@ -22,7 +22,7 @@ from torch.autograd import Function
 
 from structmax import check
 from structmax.autograd import rule
-from structmax.problem import ask
+from structmax.calling import ask
 from structmax.structures.simplex import Simplex
 
 ROOM = Simplex.room

@@ -18,8 +18,8 @@ from torch.autograd import Function
 
 from structmax import check
 from structmax.autograd import rule
+from structmax.calling import ask
 from structmax.mappings.entmax import Alpha, _column, _recall, _remember
-from structmax.problem import ask
 from structmax.structures.simplex import Simplex
 
 

@@ -15,8 +15,8 @@ from torch.autograd import Function
 
 from structmax import check
 from structmax.autograd import rule
+from structmax.calling import ask
 from structmax.mappings.entmax import point_rule, pullback_rule
-from structmax.problem import ask
 
 ROOM = "structmax.structures.proximal"
 

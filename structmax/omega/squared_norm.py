@@ -27,10 +27,11 @@ from torch.autograd import Function
 
 from structmax import backends, check
 from structmax.autograd import rule
+from structmax.calling import call
 from structmax.omega.base import AbstractOmega
 from structmax.omega.projection import projected, pulled_back
 from structmax.parts import Tensors, flat, inner, scaled, unflat
-from structmax.problem import Problem, call
+from structmax.problem import Problem
 
 
 class Solution(NamedTuple):
