@@ -1,0 +1,30 @@
+"""Calls of functions that belong to no structure: those of mappings, and of supports of sparse maps."""
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from structmax import backends, operator
+from structmax.parts import Tensors
+from structmax.problem import run, watched
+
+
+def ask(room: str, name: str, tensors: Tensors, batch: int, backend: str, **fields: Any) -> list[Tensor]:
+    """Calls a function of a room that is no structure's: of a mapping. The first `batch` dimensions are flattened."""
+    shape = tensors[0].shape[:batch]
+
+    def flat(value: Any) -> Any:
+        return value.reshape((math.prod(shape), *value.shape[batch:])) if isinstance(value, Tensor) else value
+
+    if batch != 1:
+        tensors, fields = tuple(map(flat, tensors)), {key: flat(value) for key, value in fields.items()}
+    out = call(room, name, tensors, fields, 1, backend)
+    return out if batch == 1 else [t.reshape((*shape, *t.shape[1:])) for t in out]
+
+
+def call(room: str, name: str, tensors: Tensors, fields: dict[str, Any], parts: int, backend: str) -> list[Tensor]:
+    """Calls a function of a room on tensors with one batch dimension, the first `parts` of them scores."""
+    if watched(tensors[0]):
+        return operator.call(tensors, fields, room, name, parts, backend)
+    return run(backends.plan(room, name, tensors[0].device.type, parts, backend), tensors, fields, True)
