@@ -79,10 +79,12 @@ class Distribution(torch.distributions.Distribution):
 
     def log_prob(self, value: Scores) -> Tensor:
         if self._validate_args:
-            problem, given = Problem.of(self.scores, self.structure).with_samples(value)
-            counts = self.structure.counts(problem.scores)
-            for parts, scores, counted in zip(given, problem.scores, counts, strict=True):
-                check.zeros_and_ones("value", parts, scores, counted)
+            tensors = self.structure.tensors(self.scores)
+            for parts, scores in zip(self.structure.tensors(value), tensors, strict=True):
+                check.samples("value", parts, scores)
+            _, given = Problem.of(self.scores, self.structure).with_samples(value)
+            for parts, counted in zip(given, self.structure.counts(tensors), strict=True):
+                check.zeros_and_ones("value", parts, counted)
         return log_prob(self.scores, self.structure, value)
 
     def entropy(self) -> Tensor:

@@ -45,9 +45,9 @@ class Hyperedges(NamedTuple):
         order = head.argsort(stable=True)
         first = torch.searchsorted(head[order].long(), torch.arange(nodes + 1))
         columns = (t.unsqueeze(1) if t.dim() == 1 else t for t in (tails, parts))
-        return cls(first.int(), *(t[order].int().contiguous() for t in columns)).seen()
+        return cls(first.int(), *(t[order].int().contiguous() for t in columns))._seen()
 
-    def seen(self) -> "Hyperedges":
+    def _seen(self) -> "Hyperedges":
         """The same edges, known to point at nodes there are."""
         largest = int(self.parts.max()) if self.parts.numel() else -1
         _largest_parts[self.first] = self.tails, self.parts, largest
@@ -102,7 +102,7 @@ def check_recursion(edges: Hyperedges, goal: Tensor, batch: int, size: int) -> N
     known = _largest_parts.get(edges.first) if isinstance(edges.first, Tensor) else None
     if known is None or known[0] is not edges.tails or known[1] is not edges.parts:
         check.grouped_hyperedges(*edges)
-        known = _largest_parts[edges.seen().first]
+        known = _largest_parts[edges._seen().first]
     if known[2] >= size:
         edge = int((edges.parts == known[2]).any(1).nonzero()[0])
         raise ValueError(
