@@ -12,7 +12,7 @@ import torch
 
 import structmax
 from structmax import testing
-from structmax.recursion.edges import Hyperedges, Recursion
+from structmax.recursion import Hyperedges, Recursion, checks
 
 
 def coin(weight):
@@ -218,8 +218,8 @@ def test_a_recursion_of_another_form_is_refused(answer, kind, says, backend):
 
 def test_edges_are_looked_at_once(monkeypatch):
     seen = []
-    monkeypatch.setattr(structmax.check, "hyperedges", lambda *_, **columns: seen.append(columns))
-    monkeypatch.setattr(structmax.check, "grouped_hyperedges", lambda *columns: seen.append(columns))
+    monkeypatch.setattr(checks, "hyperedges", lambda *_, **columns: seen.append(columns))
+    monkeypatch.setattr(checks, "grouped_hyperedges", lambda *columns: seen.append(columns))
     edges = Hyperedges.of(torch.tensor([0, 1]), torch.tensor([-1, 0]), torch.tensor([0, 1]), 2)
 
     @dataclasses.dataclass(frozen=True)
