@@ -31,7 +31,8 @@ OTHERS = {
 CHILD = """
 import collections, json, sys, time, torch
 from numba.core import event
-from structmax import backends
+from structmax.problem import call
+from structmax.warm_up import _examples, _parts
 
 room, name = sys.argv[1:]
 torch.set_num_threads(1)
@@ -50,9 +51,9 @@ class Timer(event.Listener):
 
 
 event.register("numba:compile", Timer())
-_, tensors, fields = next(e for e in backends._examples(room, torch.zeros(1, 4)) if e[0] == name)
+_, tensors, fields = next(e for e in _examples(room, torch.zeros(1, 4)) if e[0] == name)
 start = time.process_time()
-backends.call(room, name, tensors, fields, backends._parts(name, tensors), "numba")
+call(room, name, tensors, fields, _parts(name, tensors), "numba")
 print(json.dumps([time.process_time() - start, own.most_common()]))
 """
 

@@ -44,7 +44,10 @@ class Distribution(torch.distributions.Distribution):
 
     def __init__(self, scores: Scores, structure: AbstractStructure, validate_args: bool | None = None) -> None:
         problem = Problem.of(scores, structure)
-        self.scores, self.structure = problem.named(problem.scores), structure
+        # Questions know to widen what a structure adds up, and are left to it.
+        as_given = problem.dtype != problem.scores[0].dtype
+        self.scores = structure.Parts(*scores) if as_given else problem.named(problem.scores)
+        self.structure = structure
         super().__init__(problem.batch, problem.scores[0].shape[1:], validate_args=validate_args)
         if self._validate_args:
             for tensor in problem.with_batch(problem.existing(problem.scores)):
@@ -79,10 +82,12 @@ class Distribution(torch.distributions.Distribution):
 
     def log_prob(self, value: Scores) -> Tensor:
         if self._validate_args:
-            problem, given = Problem.of(self.scores, self.structure).with_samples(value)
-            counts = self.structure.counts(problem.scores)
-            for parts, scores, counted in zip(given, problem.scores, counts, strict=True):
-                check.zeros_and_ones("value", parts, scores, counted)
+            tensors = self.structure.tensors(self.scores)
+            for parts, scores in zip(self.structure.tensors(value), tensors, strict=True):
+                check.samples("value", parts, scores)
+            _, given = Problem.of(self.scores, self.structure).with_samples(value)
+            for parts, counted in zip(given, self.structure.counts(tensors), strict=True):
+                check.zeros_and_ones("value", parts, counted)
         return log_prob(self.scores, self.structure, value)
 
     def entropy(self) -> Tensor:

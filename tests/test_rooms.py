@@ -12,7 +12,7 @@ import torch
 
 import structmax
 from structmax import testing
-from structmax.recursion.edges import Hyperedges, Recursion
+from structmax.recursion import Hyperedges, Recursion, checks
 
 
 def coin(weight):
@@ -218,8 +218,8 @@ def test_a_recursion_of_another_form_is_refused(answer, kind, says, backend):
 
 def test_edges_are_looked_at_once(monkeypatch):
     seen = []
-    monkeypatch.setattr(structmax.check, "hyperedges", lambda *_, **columns: seen.append(columns))
-    monkeypatch.setattr(structmax.check, "grouped_hyperedges", lambda *columns: seen.append(columns))
+    monkeypatch.setattr(checks, "hyperedges", lambda *_, **columns: seen.append(columns))
+    monkeypatch.setattr(checks, "grouped_hyperedges", lambda *columns: seen.append(columns))
     edges = Hyperedges.of(torch.tensor([0, 1]), torch.tensor([-1, 0]), torch.tensor([0, 1]), 2)
 
     @dataclasses.dataclass(frozen=True)
@@ -468,3 +468,42 @@ def test_the_laws_ask_for_padding_to_be_told(monkeypatch):
     case = testing.Case(bits, lambda g, dtype: torch.randn(2, 2, generator=g, dtype=dtype))
     with pytest.raises(AssertionError, match=r"\(`exists` of the structure should say what is padding\)"):
         testing.law_target_padding(case, "numba")
+
+
+# ---------------------------------------------------------------- an Ω of one's own
+
+
+class Gini(structmax.omega.AbstractOmega):
+    """½‖p‖² on the simplex, in plain torch: sparsemax is where its maximum is attained."""
+
+    def value(self, problem):
+        (x,), (p,) = problem.scores, self.point(problem)
+        return (torch.where(p > 0, x, 0.0) * p).sum(-1) - p.square().sum(-1) / 2
+
+    def point(self, problem):
+        return (structmax.sparsemax(problem.scores[0]),)
+
+    def at(self, problem, parts):
+        return parts[0].square().sum(-1) / 2
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
+def test_an_omega_of_ones_own_serves_everywhere_at_once(batch):
+    x = torch.randn(*batch, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    simplex, known, own = structmax.Simplex(), structmax.omega.SquaredNorm(), Gini()
+    target, weight = structmax.argmax(-x, simplex), torch.arange(4.0, dtype=torch.float64)
+    asked = {
+        "fenchel_young": lambda omega: structmax.fenchel_young(x, simplex, target, omega),
+        "smoothed": lambda omega: structmax.smoothed(x, simplex, omega),
+        "smoothed_marginals": lambda omega: structmax.smoothed_marginals(x, simplex, omega) @ weight,
+        "straight through": lambda omega: (
+            structmax.surrogate(x, simplex, structmax.estimators.StraightThrough(omega)) @ weight
+        ),
+        "relaxation": lambda omega: structmax.surrogate(x, simplex, structmax.estimators.Relaxation(omega)) @ weight,
+    }
+    for name, ask in asked.items():
+        (value, slope), (wanted, steepness) = (
+            (out.detach(), torch.autograd.grad(out.sum(), x)[0]) for out in map(ask, (own, known))
+        )
+        torch.testing.assert_close(value, wanted, msg=lambda said, name=name: f"{name}: {said}")
+        torch.testing.assert_close(slope, steepness, msg=lambda said, name=name: f"gradient of {name}: {said}")

@@ -45,7 +45,7 @@ def _own(problem: Problem, mu: Tensors) -> Tensor:
         return (_feasible(log_z) - expected).clamp_min(0.0)
     wide = problem.at(tuple(s.double() for s in problem.scores))
     bound = _bound(wide, ENTROPY.point(wide))
-    return torch.minimum(bound, _feasible(_log_count(wide))).to(log_z.dtype)
+    return torch.minimum(bound, _feasible(_log_count(wide))).clamp_min(0.0).to(log_z.dtype)
 
 
 def _bound(problem: Problem, mu: Tensors) -> Tensor:

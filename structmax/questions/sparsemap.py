@@ -44,7 +44,7 @@ class SparseMAP:
         """
         like = self.structure.tensors(self.marginals)
         rank = self.counts.dim()
-        events = tuple(t.reshape(-1, *t.shape[rank:]) if rank != 1 else t for t in like)
+        events = tuple(t.reshape((math.prod(t.shape[:rank]), *t.shape[rank:])) if rank != 1 else t for t in like)
         vectors = members_of(self.lists, events)
         return self.structure.parts(unflat(vectors.movedim(-2, 0), events))
 

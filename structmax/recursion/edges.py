@@ -19,6 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from structmax import check
 from structmax.contract import EXTRAS, GROUPS, RETURNS, outside_transforms
+from structmax.recursion import checks
 
 # Edges that have been looked at, as long as they live: by `first`, the other two and the largest part.
 _largest_parts = WeakTensorKeyDictionary()
@@ -40,14 +41,14 @@ class Hyperedges(NamedTuple):
 
         `nodes` is their number. Edges of one head keep their order. What points outside of the nodes is refused.
         """
-        check.on_host(head=head, tails=tails, parts=parts)
-        check.hyperedges(nodes, head=head, tails=tails, parts=parts)
+        checks.on_host(head=head, tails=tails, parts=parts)
+        checks.hyperedges(nodes, head=head, tails=tails, parts=parts)
         order = head.argsort(stable=True)
         first = torch.searchsorted(head[order].long(), torch.arange(nodes + 1))
         columns = (t.unsqueeze(1) if t.dim() == 1 else t for t in (tails, parts))
-        return cls(first.int(), *(t[order].int().contiguous() for t in columns)).seen()
+        return cls(first.int(), *(t[order].int().contiguous() for t in columns))._seen()
 
-    def seen(self) -> "Hyperedges":
+    def _seen(self) -> "Hyperedges":
         """The same edges, known to point at nodes there are."""
         largest = int(self.parts.max()) if self.parts.numel() else -1
         _largest_parts[self.first] = self.tails, self.parts, largest
@@ -101,8 +102,8 @@ def check_recursion(edges: Hyperedges, goal: Tensor, batch: int, size: int) -> N
         raise TypeError(f"the edges should be Hyperedges, but are {type(edges).__name__}. Try Hyperedges.of.")
     known = _largest_parts.get(edges.first) if isinstance(edges.first, Tensor) else None
     if known is None or known[0] is not edges.tails or known[1] is not edges.parts:
-        check.grouped_hyperedges(*edges)
-        known = _largest_parts[edges.seen().first]
+        checks.grouped_hyperedges(*edges)
+        known = _largest_parts[edges._seen().first]
     if known[2] >= size:
         edge = int((edges.parts == known[2]).any(1).nonzero()[0])
         raise ValueError(

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from structmax import check
 from structmax.contract import AbstractStructure, Scores, outside_transforms
+from structmax.recursion import checks
 from structmax.recursion.edges import Hyperedges, listed, listed_examples, most_decisions
 
 
@@ -61,7 +62,7 @@ class Hypergraph(AbstractStructure):
     row: ClassVar[Tensor]
 
     def __post_init__(self) -> None:
-        check.hyperedges(head=self.head, tails=self.tails, part=self.part)
+        checks.hyperedges(head=self.head, tails=self.tails, part=self.part)
         goal = torch.as_tensor(int(self.head.max()) if self.goal is None else self.goal)
         if check.readable(goal) and not bool(((goal >= 0) & (goal <= self.head.max())).all()):
             raise ValueError(
