@@ -408,13 +408,8 @@ def no_nan(name: str, tensor: Tensor) -> None:
         )
 
 
-def zeros_and_ones(name: str, parts: Tensor, scores: Tensor, counts: bool = False) -> None:
-    """Parts that broadcast with the scores and hold zeros and ones, or counts; reads values."""
-    if not (broadcasts(parts.shape, scores.shape) or broadcasts(scores.shape, parts.shape)):
-        raise ValueError(
-            f"`{name}` should have the scores' shape {tuple(scores.shape)} behind any sample shape, "
-            f"but has {tuple(parts.shape)}. `structure.encode` makes parts from labels."
-        )
+def zeros_and_ones(name: str, parts: Tensor, counts: bool = False) -> None:
+    """Parts that hold zeros and ones, or counts; reads values."""
     allowed = (parts >= 0) & (parts == parts.round()) if counts else (parts == 0) | (parts == 1)
     if not bool(allowed.all()):
         raise ValueError(

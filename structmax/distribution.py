@@ -80,8 +80,8 @@ class Distribution(torch.distributions.Distribution):
         if self._validate_args:
             problem, given = Problem.of(self.scores, self.structure).with_samples(value)
             counts = self.structure.counts(problem.scores)
-            for parts, scores, counted in zip(given, problem.scores, counts, strict=True):
-                check.zeros_and_ones("value", parts, scores, counted)
+            for parts, counted in zip(given, counts, strict=True):
+                check.zeros_and_ones("value", parts, counted)
         return log_prob(self.scores, self.structure, value)
 
     def entropy(self) -> Tensor:
