@@ -37,20 +37,15 @@ class Local(Smooth):
         check.positive("alpha", self.alpha)
         if self.alpha < 1:
             raise ValueError(f"`alpha` should be ≥ 1, but is {self.alpha}. 1 is Entropy, 2 is LocalL2.")
-
-    # At α = 1 it is the entropy, for which structures have their fastest functions.
-
-    @property
-    def names(self) -> tuple[str, str, str]:  # type: ignore[override]
-        return Entropy.names if self.alpha == 1 else ("smoothed", "smoothed_and_marginals", "smoothed_marginals_jvp")
-
-    @property
-    def numbers(self) -> dict[str, float]:
-        return {} if self.alpha == 1 else {"alpha": float(self.alpha), "gamma": float(self.temperature)}
-
-    @property
-    def divisor(self) -> float | None:
-        return float(self.temperature) if self.alpha == 1 and self.temperature != 1 else None
+        if self.alpha == 1:
+            # the entropy, for which structures have their fastest functions
+            same = Entropy(self.temperature)
+            names, numbers, divisor = same.names, same.numbers, same.divisor
+        else:
+            names = "smoothed", "smoothed_and_marginals", "smoothed_marginals_jvp"
+            numbers, divisor = {"alpha": float(self.alpha), "gamma": float(self.temperature)}, None
+        for name, value in (("names", names), ("numbers", numbers), ("divisor", divisor)):
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
