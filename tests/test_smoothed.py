@@ -91,7 +91,7 @@ def test_wrong_regularisers_are_refused():
         structmax.smoothed(x, paths, structmax.omega.LocalL2)
     with pytest.raises(ValueError, match=r"`temperature` should be > 0, but is 0"):
         structmax.omega.LocalL2(0)
-    with pytest.raises(ValueError, match=r"`alpha` should be > 1, but is 0.5. 1 is Entropy, 2 is L2."):
+    with pytest.raises(ValueError, match=r"`alpha` should be ≥ 1, but is 0.5. 1 is Entropy, 2 is LocalL2."):
         structmax.omega.LocalTsallis(0.5)
 
 

@@ -180,7 +180,7 @@ def test_the_barycentre_is_a_minimum_and_says_when_it_is_not():
     (gradient,) = torch.autograd.grad(total, z)
     assert gradient.abs().max() < 1e-4
     hasty = structmax.soft_dtw_barycentre(many, weights, max_iter=2, lengths=lengths)
-    assert hasty.steps == 2
+    assert hasty.iterations == 2
     assert not hasty.converged
     assert hasty.value > found.value
 

@@ -19,6 +19,8 @@ CALLS = {
     "cross_entropy": lambda x: structmax.cross_entropy(x, x.flip(-1), SIMPLEX),
     "kl_divergence": lambda x: structmax.kl_divergence(x, x.flip(-1), SIMPLEX),
     "log_prob": lambda x: structmax.log_prob(x, SIMPLEX, structmax.argmax(x, SIMPLEX)),
+    "smoothed by entropy": lambda x: structmax.smoothed_marginals(x, SIMPLEX, structmax.omega.Entropy(0.5)),
+    "smoothed locally": lambda x: structmax.smoothed(x, SIMPLEX, structmax.omega.LocalTsallis(1.5, 0.5)),
     "argmax": lambda x: structmax.argmax(x, SIMPLEX) * x,
     "topk": lambda x: structmax.topk(x, SIMPLEX, 2).values,
     "max_marginals": lambda x: structmax.max_marginals(x, SIMPLEX) * x,

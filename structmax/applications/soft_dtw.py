@@ -186,7 +186,7 @@ def soft_dtw_alignment(
     cost: Cost = squared_distance,
     backend: str = "auto",
 ) -> Tensor:
-    """How probable it is that x_i is aligned with y_j: the expected alignment, exactly sparse for L2 and Tsallis.
+    """How probable it is that x_i is aligned with y_j: the expected alignment; sparse for LocalL2, LocalTsallis.
 
     Args:
         x: series (…, N, D) of N points.

@@ -9,8 +9,9 @@ from structmax.cli.speech import console, say
 
 
 def known() -> dict[str, type[structmax.AbstractStructure]]:
-    """The public structures by name."""
-    public = {name: getattr(structmax, name) for name in structmax.__all__ if name != "AbstractStructure"}
+    """The public structures by name, in alphabetical order."""
+    names = sorted(set(structmax.__all__) - {"AbstractStructure"}, key=str.lower)
+    public = {name: getattr(structmax, name) for name in names}
     types = {name: found for name, found in public.items() if isinstance(found, type)}
     return {name: found for name, found in types.items() if issubclass(found, structmax.AbstractStructure)}
 

@@ -154,7 +154,7 @@ def expect(
         >>> cost = torch.tensor([3.0, 2.0, 1.0])
         >>> result = structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), structmax.estimators.Enumerate())
         >>> result.value
-        tensor(1.4248, grad_fn=<SumBackward1>)
+        tensor(1.4248, grad_fn=<ViewBackward0>)
         >>> result.value.backward()
         >>> x.grad
         tensor([ 0.1418,  0.1408, -0.2826])

@@ -27,7 +27,7 @@ class Relaxation(AbstractSurrogate):
         >>> estimator = structmax.estimators.Relaxation(structmax.omega.LocalL2())
         >>> structmax.surrogate(x, structmax.MonotoneAlignment(), estimator)
         tensor([[1.0000, 0.3333],
-                [0.3333, 1.0000]], grad_fn=<PointBackward>)
+                [0.3333, 1.0000]], grad_fn=<ViewBackward0>)
 
     Reference: Kim, Denton, Hoang & Rush 2017, Structured attention networks, https://arxiv.org/abs/1702.00887.
     """

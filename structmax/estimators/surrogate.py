@@ -130,7 +130,7 @@ def surrogate(
         >>> estimator = structmax.estimators.StraightThrough(structmax.omega.Entropy())
         >>> z = structmax.surrogate(x, structmax.Simplex(), estimator)
         >>> z
-        tensor([0., 1., 0.], grad_fn=<ChoiceBackward>)
+        tensor([0., 1., 0.], grad_fn=<ViewBackward0>)
         >>> (z * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
         >>> x.grad
         tensor([-0.1763, -0.0116,  0.1879])

@@ -15,7 +15,6 @@ t log n for the entropy, t/2 (1 − 1/n) for L2, t (1 − n^(1−α)) / (α(α�
 Reference: Mensch & Blondel (2018), Differentiable dynamic programming for structured prediction and attention.
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,22 +28,24 @@ class Local(Smooth):
     alpha: float
     temperature: float
 
-    names: ClassVar[tuple[str, str, str]] = ("smoothed", "smoothed_and_marginals", "smoothed_marginals_jvp")
     walks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check.positive(
             "temperature", self.temperature, hint=" As it goes to 0 the smoothed maximum becomes the maximum."
         )
-        check.positive("alpha", self.alpha, above=math.nextafter(1, 0), hint=" 1 is Entropy, 2 is LocalL2.")
+        check.positive("alpha", self.alpha)
+        if self.alpha < 1:
+            raise ValueError(f"`alpha` should be ≥ 1, but is {self.alpha}. 1 is Entropy, 2 is LocalL2.")
         if self.alpha == 1:
-            # it is the entropy, for which structures have their fastest functions
-            object.__setattr__(self, "names", Entropy.names)
-            object.__setattr__(self, "divisor", Entropy(self.temperature).divisor)
-
-    @property
-    def numbers(self) -> dict[str, float]:
-        return {} if self.names is Entropy.names else {"alpha": float(self.alpha), "gamma": float(self.temperature)}
+            # the entropy, for which structures have their fastest functions
+            same = Entropy(self.temperature)
+            names, numbers, divisor = same.names, same.numbers, same.divisor
+        else:
+            names = "smoothed", "smoothed_and_marginals", "smoothed_marginals_jvp"
+            numbers, divisor = {"alpha": float(self.alpha), "gamma": float(self.temperature)}, None
+        for name, value in (("names", names), ("numbers", numbers), ("divisor", divisor)):
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ class LocalTsallis(Local):
         >>> import torch, structmax
         >>> x = torch.tensor([[0.0, 1.0], [1.5, 0.0]])
         >>> structmax.smoothed_marginals(x, structmax.MonotoneAlignment(), structmax.omega.LocalTsallis(1.5))
-        tensor([[1.0000, 0.3311],
-                [0.6689, 1.0000]])
+        tensor([[1.0000, 0.3240],
+                [0.6712, 1.0000]])
     """
 
     alpha: float = 1.5

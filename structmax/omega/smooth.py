@@ -31,18 +31,17 @@ class Smooth(AbstractOmega):
     smoothed maximum of scores into the smoothed minimum of costs.
     """
 
+    # All of these are known when the Ω is made: a compiler may make a variable of a number, and cannot branch on it.
     # the functions that give the value; value and point in one pass; the Hessian times a tangent
-    names: ClassVar[tuple[str, str, str]]
+    names: tuple[str, str, str]
     # the function that gives the point alone, where there is one
     alone: ClassVar[str | None] = None
     # whether F is the value of a random walk
     walks: ClassVar[bool] = False
-    # None for 1, and found when the Ω is made: a compiler may make a variable of a number, and cannot branch on it
-    divisor: ClassVar[float | None] = None
-
-    @property
-    def numbers(self) -> dict[str, float]:
-        return {}
+    # what the functions take beside tensors
+    numbers: dict[str, float] = {}
+    # None for 1
+    divisor: float | None = None
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -98,7 +97,11 @@ class Entropy(Smooth):
 
     temperature: float = 1.0
 
-    names: ClassVar[tuple[str, str, str]] = ("log_partition", "log_partition_and_marginals", "marginals_jvp")
+    names: ClassVar[tuple[str, str, str]] = (  # type: ignore[misc]
+        "log_partition",
+        "log_partition_and_marginals",
+        "marginals_jvp",
+    )
     alone: ClassVar[str | None] = "marginals"
     walks: ClassVar[bool] = True
     alpha: ClassVar[float] = 1.0
@@ -115,7 +118,7 @@ class Entropy(Smooth):
 class Conditioned(Smooth):
     """log Σ exp⟨θ, y⟩ over the structures that have all of the parts given as constants."""
 
-    names: ClassVar[tuple[str, str, str]] = (
+    names: ClassVar[tuple[str, str, str]] = (  # type: ignore[misc]
         "given_log_partition",
         "given_log_partition_and_marginals",
         "given_marginals_jvp",
@@ -128,17 +131,10 @@ class Minimum(Smooth):
 
     omega: Smooth
 
-    @property
-    def names(self) -> tuple[str, str, str]:  # type: ignore[override]
-        return self.omega.names
-
-    @property
-    def numbers(self) -> dict[str, float]:
-        return self.omega.numbers
-
-    @property
-    def divisor(self) -> float:  # type: ignore[override]
-        return -(self.omega.divisor or 1.0)
+    def __post_init__(self) -> None:
+        divisor = -1.0 if self.omega.divisor is None else -self.omega.divisor
+        for name, value in (("names", self.omega.names), ("numbers", self.omega.numbers), ("divisor", divisor)):
+            object.__setattr__(self, name, value)
 
 
 # ---------------------------------------------------------------- the rules
@@ -273,7 +269,7 @@ def _differentiable_jvp(ctx: Any, constants: Tensors, tangent: Tensors) -> Calla
     omega, problem = ctx.omega, ctx.problem
     reference: Callable[..., Any] | None = backends.function(problem.structure.room, omega.names[0], "reference")
     assert reference is not None
-    t = omega.divisor or 1.0
+    t = 1.0 if omega.divisor is None else omega.divisor
 
     def value(*s: Tensor, **keywords: Any) -> Tensor:
         out = reference(*(each / t for each in s), *constants, **keywords, **omega.numbers)

@@ -5,8 +5,9 @@ All four are log-partitions and inner products with marginals:
     log p(y) = ⟨θ, y⟩ − log Z(θ)
     H(p, q)  = log Z(φ) − ⟨φ, μ(θ)⟩          H(p) = H(p, p)          KL(p‖q) = H(p, q) − H(p)
 
-so their gradients are those of LogPartition and Marginals. A forbidden part has marginal 0 and counts 0, not 0 · −inf:
-values and gradients stay finite. Only where p gives mass to what q forbids are H(p, q) and KL infinite, as they should.
+so their gradients are those of the value and the point of `omega.Entropy`. A forbidden part has marginal 0 and counts
+0, not 0 · −inf: values and gradients stay finite. Only where p gives mass to what q forbids are H(p, q) and KL
+infinite, as they should.
 
 log Z and ⟨θ, μ⟩ are exact up to the rounding of the scores. Where every structure has a large mask, few digits of their
 difference are left: then H(p) is computed in float64, and held to the logarithm of the number of structures. Where some

@@ -1,6 +1,7 @@
 """Laws of recursions with a smoothed maximum."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ def law_smoothed(case: Case, backend: str) -> None:
                 same(f"smoothed of {what}", got, want)
             else:
                 # Zero mass where the maximiser is alone by far: the value is then the maximum itself.
-                sharp = type(omega)(**{**vars(omega), "temperature": 1e-9})
+                sharp = replace(omega, temperature=1e-9)
                 got = smoothed(parts, case.structure, sharp, backend=backend)
                 same(f"smoothed of {what} as the temperature goes to 0", got, every.amax(-1), 1e-6)
         drawn = smoothed_sample(
