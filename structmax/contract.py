@@ -20,6 +20,8 @@ dimension B. Fields of the structure arrive as keywords.
 | `smoothed` … | `alpha`, `gamma` | the recursion with max_Ω: value, its gradient, walks and their probabilities |
 | `project` | | the nearest point of conv(Y), argmin ½‖μ − θ‖²: parts, exactly 0 outside the support |
 | `project_jvp` | `tangent` | its Jacobian, symmetric, at the point it returned (in place of the scores), times it |
+| `relax` | `max_iter`, `tol` | of a relaxation of conv(Y): value (B,), parts, iterations, converged, gap, residuals (B, 2), state |
+| `relax_jvp` | `tangent` in place of the scores, state | the Jacobian of these parts, symmetric, times it: parts |
 | `sparsemap` | `regularised` (B, P), `start` (B, S, L), `max_iter`, `tol` | see structures/sparse_support/README.md |
 
 Little has to be written. A dynamic program lists its hyperedges, `recursion(*scores, **fields)`, and all of these are
@@ -70,6 +72,8 @@ RETURNS: dict[str, tuple[str, ...]] = {
     "smoothed_log_prob_pullback": ("parts",),
     "project": ("parts",),
     "project_jvp": ("parts",),
+    "relax": ("value", "parts", *("state",) * 6),
+    "relax_jvp": ("parts",),
     "sparsemap": ("state",) * 8,
 }
 # How many groups of part tensors a function takes, where it is not the scores alone.
@@ -128,6 +132,8 @@ class AbstractStructure(ABC):
     intractable: ClassVar[dict[str, str]] = {}
     # The names of the part tensors that ½‖μ‖² counts; None for all. What follows from them can stay free.
     regularised: ClassVar[tuple[str, ...] | None] = None
+    # The names of those that it cannot count, because the structure's functions do not.
+    free: ClassVar[tuple[str, ...]] = ()
     # The classes by the names of their rooms, as long as they live.
     registry: ClassVar[MutableMapping[str, "type[AbstractStructure]"]] = weakref.WeakValueDictionary()
 
@@ -274,13 +280,17 @@ class AbstractStructure(ABC):
 
     def at(self, index: tuple[int, ...], batch: Sequence[int]) -> "AbstractStructure":
         """The structure of one instance of a batch."""
-        changed = {}
-        for name in self.per_instance:
-            value = getattr(self, name)
-            if value is not None:
-                rest = value.shape[self.field_batch_dim(name) :]
-                changed[name] = value.expand((*batch, *rest))[index]
-        return dataclasses.replace(self, **changed)  # type: ignore[type-var]
+        given = [getattr(self, name) for name in self.per_instance]
+        rests = [v if v is None else v.shape[self.field_batch_dim(n) :] for v, n in zip(given, self.per_instance, strict=True)]
+        pairs = zip(given, rests, strict=True)
+        return self.with_values([v if v is None else v.expand((*batch, *rest))[index] for v, rest in pairs])
+
+
+class AbstractRelaxation(AbstractStructure):
+    """A structure whose convex hull is known by a polytope around it alone: `sparsemap` works on that.
+
+    Its room has `relax` and `relax_jvp`.
+    """
 
 
 def by_autograd(log_partition: Callable[..., Tensor]) -> dict[str, Callable[..., Any]]:
