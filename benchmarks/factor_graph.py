@@ -46,7 +46,7 @@ def cases() -> Iterator[tuple[str, FactorGraph]]:
 
 
 def solve(graph: FactorGraph, scores: dict[str, torch.Tensor]) -> Relaxed:
-    result = graph.sparsemap(scores)
+    result = structmax.sparsemap(scores, graph)
     torch.autograd.grad(sum(t.square().sum() for t in result.marginals.values()), list(scores.values()))
     return result
 

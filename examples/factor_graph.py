@@ -14,14 +14,14 @@ TAGS = ("noun", "verb", "other")
 
 def grammar() -> structmax.FactorGraph:
     """A tree over four words, a chain of tags, and: the word on the root is a verb, and there is one verb at most."""
-    arc = structmax.Variables("arc", (5, 5))
-    tag = structmax.Variables("tag", (4, 3))
-    step = structmax.Variables("step", (3, 3), free=True)
+    arc = structmax.factors.Variables("arc", (5, 5))
+    tag = structmax.factors.Variables("tag", (4, 3))
+    step = structmax.factors.Variables("step", (3, 3), free=True)
     return structmax.FactorGraph(
-        structmax.Factor(structmax.SpanningTree(single_root=True), arc),
-        structmax.Factor(structmax.LinearChain(), tag, step),
-        *(structmax.Imply(arc[0, m], tag[m - 1, 1]) for m in range(1, 5)),
-        structmax.AtMostOne(tag[:, 1]),
+        structmax.factors.Factor(structmax.SpanningTree(single_root=True), arc),
+        structmax.factors.Factor(structmax.LinearChain(), tag, step),
+        *(structmax.factors.Imply(arc[0, m], tag[m - 1, 1]) for m in range(1, 5)),
+        structmax.factors.AtMostOne(tag[:, 1]),
     )
 
 
@@ -34,14 +34,14 @@ def main() -> None:
     graph = grammar()
     scores = {"arc": arc, "tag": tag, "step": torch.zeros(3, 3)}
 
-    best = graph.argmax({name: score.detach() for name, score in scores.items()}, exact=True)
+    best = graph.search({name: score.detach() for name, score in scores.items()}, exact=True)
     heads = best.parts["arc"].argmax(0)[1:].tolist()
     labels = best.parts["tag"].argmax(-1).tolist()
     print(f"the best structure, of score {best.value:.3f}:")
     for word, head, label in zip(WORDS, heads, labels, strict=True):
         print(f"  {word:7} {TAGS[label]:6} on {('the root', *WORDS)[head]}")
 
-    out = graph.sparsemap(scores)
+    out = structmax.sparsemap(scores, graph)
     marginals = {name: tensor.detach() for name, tensor in out.marginals.items()}
     print(f"sparse marginals after {int(out.iterations)} steps, residual {out.primal_residual:.0e}:")
     for m, word in enumerate(WORDS):

@@ -280,10 +280,17 @@ class AbstractStructure(ABC):
 
     def at(self, index: tuple[int, ...], batch: Sequence[int]) -> "AbstractStructure":
         """The structure of one instance of a batch."""
-        given = [getattr(self, name) for name in self.per_instance]
-        rests = [v if v is None else v.shape[self.field_batch_dim(n) :] for v, n in zip(given, self.per_instance, strict=True)]
-        pairs = zip(given, rests, strict=True)
-        return self.with_values([v if v is None else v.expand((*batch, *rest))[index] for v, rest in pairs])
+        changed = {}
+        for name in self.per_instance:
+            value = getattr(self, name)
+            if value is not None:
+                rest = value.shape[self.field_batch_dim(name) :]
+                changed[name] = value.expand((*batch, *rest))[index]
+        return self.changed(changed)
+
+    def changed(self, values: Mapping[str, Any]) -> Any:
+        """The same structure with other values of some per-instance fields, made anew."""
+        return dataclasses.replace(self, **values) if values else self  # type: ignore[type-var]
 
 
 class AbstractRelaxation(AbstractStructure):

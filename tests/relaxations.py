@@ -18,7 +18,6 @@ from scipy.spatial import ConvexHull
 
 import structmax
 from structmax import FactorGraph
-from structmax.factor_graph.relaxation import Relaxed
 from structmax.factors import (
     AndOut,
     AtMostOne,
@@ -217,8 +216,8 @@ class RandomGraph:
     def scores(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"x": flat[..., : self.n]} | ({"own": flat[..., self.n :]} if self.m else {})
 
-    def ask(self, flat: torch.Tensor) -> Relaxed:
-        return self.graph.sparsemap(self.scores(flat), tol=1e-10, max_iter=5000)
+    def ask(self, flat: torch.Tensor) -> structmax.Relaxed:
+        return structmax.sparsemap(self.scores(flat), self.graph, tol=1e-10, max_iter=5000)
 
     def marginals(self, flat: torch.Tensor) -> torch.Tensor:
         out = self.ask(flat).marginals

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from structmax import check
 from structmax.backends import Refusal
-from structmax.contract import AbstractRelaxation, Scores
+from structmax.contract import AbstractRelaxation, Scores, families
 from structmax.factor_graph.existence import existing, speaking
 from structmax.factor_graph.factors import AbstractFactor
 from structmax.factor_graph.layout import field_name, lay_out
@@ -22,6 +22,7 @@ from structmax.factor_graph.variables import Variables
 from structmax.problem import Problem
 
 SUMS = "sums over the members of a graph that has cycles are out of reach. Try `sparsemap`, or `perturb_and_map`."
+STEPS = "a graph has no recursion whose maxima could be smoothed. Try `sparsemap`, which smooths the maximum over it."
 ORDER = "the search for a best structure finds one alone. Try `argmax`, or `perturb_and_map` for several."
 
 
@@ -49,10 +50,9 @@ class FactorGraph(AbstractRelaxation):
     """
 
     intractable: ClassVar[dict[str, str]] = {
-        **dict.fromkeys(("log_partition", "marginals", "log_partition_and_marginals", "marginals_jvp"), SUMS),
-        **dict.fromkeys(("given_log_partition", "given_log_partition_and_marginals", "given_marginals_jvp"), SUMS),
-        **dict.fromkeys(("sample", "sample_without_replacement"), SUMS),
-        **dict.fromkeys(("topk", "max_marginals"), ORDER),
+        **dict.fromkeys(families("log_partition", "marginals", "given", "sample"), SUMS),
+        **dict.fromkeys(families("topk", "max_marginals"), ORDER),
+        **dict.fromkeys(families("smoothed"), STEPS),
         "sparsemap": "its relaxation is known, not a distribution over its members. Try `sparse_marginals`, or "
         "`perturb_and_map` for members.",
     }
@@ -100,9 +100,7 @@ class FactorGraph(AbstractRelaxation):
         batch = _together("`mask`", whole, batches)
         device = next(iter(mask.values())).device if mask else None
         flat = [t.to(device).expand(*batch, *bound[n].shape).reshape(*batch, bound[n].size) for n, t in whole.items()]
-        other = copy.copy(self)
-        other.mask = torch.cat(flat, -1)
-        return other
+        return self.changed({"mask": torch.cat(flat, -1)})
 
     # ---------------------------------------------------------------- what a structure says of itself
 
@@ -170,6 +168,11 @@ class FactorGraph(AbstractRelaxation):
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
         given = [name for name in self.per_instance if getattr(self, name) is not None]
         return {"layout": self.layout.number} | {name: self.expanded(name, tensors) for name in given}
+
+    def changed(self, values: Mapping[str, Any]) -> FactorGraph:
+        other = copy.copy(self)
+        vars(other).update(values)
+        return other
 
     def matches(self, other: Any) -> bool:
         if type(self) is not type(other) or self.layout is not other.layout:

@@ -101,7 +101,13 @@ class Faces:
     def unpacked(layout: Layout, whole: Tensor, real: Tensor) -> Faces:
         """The way back."""
         arrays, room = layout.arrays, layout.table_room
-        B, F, E, n, T = len(whole), len(arrays.kind), len(arrays.variable), len(arrays.degree), len(layout.tables.number)
+        B, F, E, n, T = (
+            len(whole),
+            len(arrays.kind),
+            len(arrays.variable),
+            len(arrays.degree),
+            len(layout.tables.number),
+        )
         O = len(layout.outside)
         mode, free, still, rank, chosen, ranks = _split(whole.numpy(), [F, E, n, T, T * room.most, O])
         events = []

@@ -134,12 +134,12 @@ class Layout:
 
     def structures(self, fields: Mapping[str, Any]) -> tuple[AbstractStructure, ...]:
         """The structures among the factors, with fields named `field_name`."""
-        return tuple(
-            outside.factor.structure.with_values(
-                [fields.get(field_name(k, name)) for name in outside.factor.structure.per_instance]
-            )
-            for k, outside in enumerate(self.outside)
-        )
+        found = []
+        for k, outside in enumerate(self.outside):
+            structure = outside.factor.structure
+            own = {name: fields.get(field_name(k, name)) for name in structure.per_instance}
+            found.append(structure.changed({name: value for name, value in own.items() if value is not None}))
+        return tuple(found)
 
     def joined(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Flat vectors (B, n) and (B, m) from part tensors (B, …)."""

@@ -41,7 +41,9 @@ def members(
     return every
 
 
-def _joined(every: np.ndarray, values: np.ndarray, index: np.ndarray, own: np.ndarray, places: np.ndarray) -> np.ndarray:
+def _joined(
+    every: np.ndarray, values: np.ndarray, index: np.ndarray, own: np.ndarray, places: np.ndarray
+) -> np.ndarray:
     """Rows of both that say the same of the variables `index`."""
     known = every[:, None, index]
     row, member = np.nonzero(((known == OPEN) | (known == values)).all(-1))

@@ -20,8 +20,8 @@ TOLERANCE = 1e-11
 def of_rows(structure: AbstractStructure, rows: np.ndarray) -> AbstractStructure:
     """The structure of some instances, from one with an entry for each instance in its fields."""
     index = torch.from_numpy(rows)
-    values = [getattr(structure, name) for name in structure.per_instance]
-    return structure.with_values([value if value is None else value[index] for value in values])
+    given = {name: getattr(structure, name) for name in structure.per_instance}
+    return structure.changed({name: value[index] for name, value in given.items() if value is not None})
 
 
 class Support:

@@ -12,6 +12,7 @@ from structmax.factor_graph.layout import Layout
 from structmax.factor_graph.program import stated, worth
 from structmax.factor_graph.search import search
 from structmax.factor_graph.solver import INFEASIBLE, RUNNING, Solver
+from structmax.parts import score
 
 # Scores on a GPU are fetched, and answers returned there.
 ON_HOST = ("argmax", "relax", "relax_jvp")
@@ -31,7 +32,10 @@ def argmax(*scores: Tensor, layout: int, **fields: Any) -> tuple[Tensor, ...]:
             "and a better structure than the one returned may exist. Try `graph.search` with a larger `max_nodes`.",
             stacklevel=2,
         )
-    return tuple(t.to(scores[0].dtype) for t in _with_losses(graph, found.u, found.nu, lost))
+    parts = tuple(t.to(scores[0].dtype) for t in _with_losses(graph, found.u, found.nu, lost))
+    # a sum that overflows in the dtype of the scores is forbidden
+    nothing = score(scores, parts).isneginf()
+    return tuple(t.masked_fill(nothing.reshape(-1, *(1,) * (t.dim() - 1)), 0.0) for t in parts)
 
 
 def relax(*scores: Tensor, layout: int, max_iter: int, tol: float, **fields: Any) -> tuple[Tensor, ...]:
