@@ -68,7 +68,7 @@ class FactorGraph(AbstractRelaxation):
         # (…, n), False for variables that are left out
         self.mask: Tensor | None = None
         for k, outside in enumerate(self.layout.outside):
-            for name in outside.factor.structure.per_instance:
+            for name in outside.fields:
                 setattr(self, field_name(k, name), getattr(outside.factor.structure, name))
 
     def masked(self, mask: Mapping[str, Tensor]) -> FactorGraph:
@@ -122,18 +122,13 @@ class FactorGraph(AbstractRelaxation):
 
     @property
     def per_instance(self) -> tuple[str, ...]:  # type: ignore[override]
-        own = (
-            field_name(k, name)
-            for k, outside in enumerate(self.layout.outside)
-            for name in outside.factor.structure.per_instance
-        )
-        return "mask", *own
+        return "mask", *(field_name(k, name) for k, one in enumerate(self.layout.outside) for name in one.fields)
 
     def field_batch_dim(self, name: str) -> int:
         if name == "mask":
             return getattr(self, name).dim() - 1
         for k, (outside, structure) in enumerate(zip(self.layout.outside, self._structures(), strict=True)):
-            for own in outside.factor.structure.per_instance:
+            for own in outside.fields:
                 if field_name(k, own) == name:
                     return structure.field_batch_dim(own)
         raise AttributeError(name)

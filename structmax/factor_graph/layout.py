@@ -72,6 +72,17 @@ class Outside:
     places: tuple[np.ndarray, ...]
     negated: tuple[bool, ...]
 
+    @cached_property
+    def fields(self) -> tuple[str, ...]:
+        """What the structure has for each instance."""
+        return instance_fields(self.factor.structure)
+
+
+def instance_fields(structure: AbstractStructure) -> tuple[str, ...]:
+    """The per-instance fields that are given with a batch; one without holds for every instance as it is."""
+    given = [name for name in structure.per_instance if getattr(structure, name) is not None]
+    return tuple(name for name in given if structure.field_batch_dim(name))
+
 
 class TableRoom(NamedTuple):
     """What the faces of the tables may need."""
@@ -136,9 +147,8 @@ class Layout:
         """The structures among the factors, with fields named `field_name`."""
         found = []
         for k, outside in enumerate(self.outside):
-            structure = outside.factor.structure
-            own = {name: fields.get(field_name(k, name)) for name in structure.per_instance}
-            found.append(structure.changed({name: value for name, value in own.items() if value is not None}))
+            own = {name: fields[field_name(k, name)] for name in outside.fields}
+            found.append(outside.factor.structure.changed(own))
         return tuple(found)
 
     def joined(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

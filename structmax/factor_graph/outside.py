@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from structmax.contract import AbstractStructure
-from structmax.factor_graph.layout import Outside
+from structmax.factor_graph.layout import Outside, instance_fields
 from structmax.questions.argmax import argmax
 from structmax.questions.sparsemap import SparseMAP, sparsemap
 
@@ -20,8 +20,7 @@ TOLERANCE = 1e-11
 def of_rows(structure: AbstractStructure, rows: np.ndarray) -> AbstractStructure:
     """The structure of some instances, from one with an entry for each instance in its fields."""
     index = torch.from_numpy(rows)
-    given = {name: getattr(structure, name) for name in structure.per_instance}
-    return structure.changed({name: value[index] for name, value in given.items() if value is not None})
+    return structure.changed({name: getattr(structure, name)[index] for name in instance_fields(structure)})
 
 
 class Support:
