@@ -13,6 +13,7 @@ from functools import partial
 import torch
 from measure import milliseconds
 
+import structmax
 from structmax import FactorGraph, Relaxed
 from structmax.factors import Dense, Pair, Variables, Xor
 

@@ -1,7 +1,10 @@
 """Factor graphs: loopy ones against linear and quadratic programs, enumeration, differences; structures; refusals."""
 
+import copy
+import gc
 import itertools
 import math
+import pickle
 import re
 import runpy
 from collections.abc import Callable
@@ -596,6 +599,35 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: structmax.sparsemap({"x": torch.zeros(3)}, FactorGraph(Xor(X)).masked({"y": torch.ones(3).bool()})),
         "`mask` should have names among ['x'], but has 'y'.",
     ),
+    "mask shape": (
+        lambda: FactorGraph(Xor(X)).masked({"x": torch.ones(2).bool()}),
+        "`mask['x']` should broadcast to (…, 3), but has (2,).",
+    ),
+    "mask dtype": (lambda: FactorGraph(Xor(X)).masked({"x": torch.ones(3)}), "`mask['x']` should be"),
+    "mask batch": (
+        lambda: structmax.argmax({"x": torch.zeros(3, 3)}, FactorGraph(Xor(X)).masked({"x": torch.ones(2, 3).bool()})),
+        "`mask` should broadcast to the batch (3,) of the scores, but has batch dimensions (2,).",
+    ),
+    "tensor": (
+        lambda: structmax.argmax(torch.zeros(3), FactorGraph(Xor(X))),
+        "`scores` should be a dictionary by name, but are a Tensor. Try {'x': …}.",
+    ),
+    "graph in a graph": (
+        lambda: Factor(FactorGraph(Xor(X)), X),
+        "Try giving the factors of both graphs to one FactorGraph.",
+    ),
+    "start": (
+        lambda: structmax.sparsemap({"x": torch.zeros(3)}, FactorGraph(Xor(X)), start={"x": torch.zeros(1, 3)}),
+        "sparsemap of a FactorGraph should have neither `start` nor `solver`",
+    ),
+    "regularised": (
+        lambda: structmax.smoothed(
+            {"x": torch.zeros(3), "free": torch.zeros(2)},
+            FactorGraph(Xor(X), Pair(X[:2], X[1:], score=FREE)),
+            structmax.omega.SquaredNorm(regularised=("x", "free")),
+        ),
+        "`regularised` of a FactorGraph should be ('x',), all that is not free, but is ('x', 'free').",
+    ),
     "temperature": (
         lambda: structmax.sparsemap({"x": torch.zeros(3)}, FactorGraph(Xor(X)), temperature=0.0),
         "`temperature` should be > 0, but is 0.0.",
@@ -615,6 +647,128 @@ def test_example(capsys):
     said = capsys.readouterr().out
     assert "the best structure" in said
     assert "more of it on the root" in said
+
+
+# ---------------------------------------------------------------- as a structure
+
+
+def by_members(parser: Parser, scores: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """The best members by listing, as parts in one vector, and a target: the first member, for every instance."""
+    members = parser.members()
+    best = members[(parser.flat(scores) @ members.mT).argmax(-1)]
+    return best, members[:1].expand(best.shape)
+
+
+def test_members():
+    parser = Parser()
+    listed = parser.flat(parser.graph.enumerate({name: torch.zeros(s).double() for name, s in parser.shapes.items()}))
+    ours, theirs = (sorted(map(tuple, rows.tolist())) for rows in (listed, parser.members()))
+    assert ours == theirs
+
+
+def test_losses_and_surrogates():
+    """Losses are those of the members, and surrogates have the best structures for values and reach all scores."""
+    parser = Parser()
+    scores = {name: t.requires_grad_() for name, t in parser.draw(6, seed=5).items()}
+    best, target = by_members(parser, scores)
+    pieces = target.split([16, 6, 4], -1)
+    y = {name: p.reshape(6, *shape) for (name, shape), p in zip(parser.shapes.items(), pieces, strict=True)}
+    flat = parser.flat(scores)
+    lead = ((best - target) * flat).sum(-1)
+    torch.testing.assert_close(structmax.perceptron_loss(scores, parser.graph, y, reduction="none"), lead)
+    # half the variables in which a member differs from the target; free parts cost nothing
+    cost = 0.5 - target
+    cost[:, 22:] = 0.0
+    members = parser.members()
+    margins = ((flat + cost) @ members.mT).amax(-1) - ((flat + cost) * target).sum(-1)
+    torch.testing.assert_close(structmax.svm_loss(scores, parser.graph, y, reduction="none"), margins)
+    got = structmax.sparsemap_loss(scores, parser.graph, y, reduction="none")
+    out = structmax.sparsemap(scores, parser.graph)
+    want = out.value + 0.5 * target[:, :22].square().sum(-1) - (flat * target).sum(-1)
+    torch.testing.assert_close(got, want)
+    assert bool((structmax.margin_sparsemap_loss(scores, parser.graph, y, reduction="none") >= got - 1e-9).all())
+    generator = torch.Generator().manual_seed(0)
+    assert structmax.perturbed_loss(scores, parser.graph, y, samples=2, generator=generator) > 0
+    torch.testing.assert_close(parser.flat(structmax.argmax(scores, parser.graph)), best)
+    estimators = structmax.estimators
+    exact = estimators.Spigot(), estimators.StraightThrough()
+    for estimator in (*exact, estimators.ImplicitMLE(), estimators.PerturbAndMAP(), estimators.Perturbed()):
+        z = structmax.surrogate(scores, parser.graph, estimator, generator=generator)
+        if estimator in exact:
+            torch.testing.assert_close(parser.flat(z).detach(), best)
+        slopes = torch.autograd.grad((parser.flat(z) * draw(26, seed=4)).sum(), list(scores.values()))
+        assert all(bool(t.isfinite().all()) and bool(t.any()) for t in slopes), estimator
+    draws = parser.flat(structmax.perturb_and_map(scores, parser.graph, (5,), generator=generator))
+    assert all((members == row).all(1).any() for row in draws.flatten(0, 1))
+    soft = structmax.surrogate(scores, parser.graph, structmax.estimators.Relaxation(structmax.omega.SquaredNorm()))
+    torch.testing.assert_close(parser.flat(soft), parser.flat(out.marginals))
+
+
+def test_spigot_projects_onto_the_relaxation():
+    """Without free parts, a graph of lines has the gradient of the matchings it stands for."""
+    scores = draw(4, 3, 3).requires_grad_()
+    weight = draw(3, 3, seed=2)
+    answers = (
+        structmax.surrogate({"x": scores}, lines(3), structmax.estimators.Spigot())["x"],
+        structmax.surrogate(scores, Matching(), structmax.estimators.Spigot()),
+    )
+    gradients = [torch.autograd.grad((z * weight).sum(), scores)[0] for z in answers]
+    torch.testing.assert_close(*gradients, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (structmax.log_partition, "Try `sparsemap`, or `perturb_and_map`"),
+        (structmax.marginals, "Try `sparsemap`, or `perturb_and_map`"),
+        (structmax.sample, "Try `sparsemap`, or `perturb_and_map`"),
+        (structmax.max_marginals, "Try `argmax`"),
+        (lambda scores, graph: structmax.topk(scores, graph, 2), "Try `argmax`"),
+        (lambda scores, graph: structmax.smoothed(scores, graph, structmax.omega.LocalL2()), "Try `sparsemap`"),
+        (
+            lambda scores, graph: structmax.omega.SquaredNorm().distribution(structmax.Problem.of(scores, graph)),
+            "Try `sp",
+        ),
+    ],
+)
+def test_what_a_graph_cannot_answer(ask, said):
+    with pytest.raises(structmax.Refusal, match=f"FactorGraph cannot answer.*{said}"):
+        ask({"x": torch.zeros(3, 3)}, lines(3))
+
+
+def test_copies_of_a_graph():
+    """A graph may be pickled and copied, and outlives the one it was copied from."""
+    lengths = torch.tensor([3, 2])
+    tag, step = Variables("tag", (3, 2)), Variables("step", (2, 2), free=True)
+    scores = {"step": draw(2, 2), "tag": draw(2, 3, 2)}
+    graph = FactorGraph(Factor(LinearChain(lengths), tag, step), AtMostOne(tag[:2, 0]))
+    graph = graph.masked({"tag": torch.tensor([[True], [True], [False]])})
+    want = structmax.sparsemap(scores, graph).marginals["tag"]
+    copies = pickle.loads(pickle.dumps(graph)), copy.deepcopy(graph), copy.copy(graph)
+    assert copies[2].matches(graph)
+    assert not copies[1].matches(graph)
+    del graph
+    gc.collect()
+    for other in copies:
+        torch.testing.assert_close(structmax.sparsemap(scores, other).marginals["tag"], want)
+
+
+def test_best_structures_under_transforms_and_compilers():
+    graph, scores = lines(3), draw(2, 4, 3, 3)
+    want = structmax.argmax({"x": scores}, graph)["x"]
+    torch.testing.assert_close(torch.func.vmap(lambda x: structmax.argmax({"x": x}, graph)["x"])(scores), want)
+    compiled = torch.compile(lambda x: structmax.argmax({"x": 2 * x}, graph)["x"], backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(scores), want)
+    with pytest.raises(structmax.Refusal, match="FactorGraph.search cannot be asked inside a transform"):
+        torch.func.vmap(lambda x: graph.search({"x": x}).value)(scores)
+
+
+def test_an_unfinished_search_is_spoken_of(monkeypatch):
+    monkeypatch.setattr(structmax.factor_graph.kernel_numba, "MOST_NODES", 1)
+    odd = Variables("x", (5,))
+    graph = FactorGraph(*(AtMostOne(odd[i], odd[j]) for i, j in itertools.combinations(range(5), 2)))
+    with pytest.warns(UserWarning, match="a better structure than the one returned may exist"):
+        structmax.argmax({"x": 1 + 0.1 * draw(5).abs()}, graph)
 
 
 def test_compiled_code_leaves_off_and_goes_on():

@@ -19,12 +19,14 @@ from structmax.factors import Factor, Variables
 # Where many bounds coincide, and a bound is often touched without a force.
 OUTPUTS = ("or_out", "and_out", "imply")
 TOUCHING = (39, 151, 216)
+# Own scores that hardly differ; contradictions, where multipliers grow without bound.
+RARE = (604550, 605919, 605988, 606005)
 
 
 @pytest.mark.parametrize("kinds", [OUTPUTS, (*LOGIC, "pair"), KINDS], ids=["outputs", "logic", "all"])
 def test_random_graphs(kinds):
     """Marginals and Jacobians are those of an independent solver and of its differences."""
-    seeds = [*range(40), *(TOUCHING if kinds == OUTPUTS else ())]
+    seeds = [*range(40), *(TOUCHING if kinds == OUTPUTS else RARE if kinds == KINDS else ())]
     found = [disagreements(seed, kinds, kinds) for seed in seeds]
     assert not [line for wrong, _ in found for line in wrong]
     assert sum(compared for _, compared in found) > 100

@@ -334,7 +334,9 @@ def test_scores_without_parts(backend):
 def test_a_start_that_is_far_off(scale, backend):
     """Scores may have changed by any amount: the start is left, and what it has to do with rounding too."""
     partial = structmax.Matching(partial=True)
-    scores = scale * torch.tensor([[0.5, -0.8], [-0.7, 1.1]], dtype=torch.float64) + torch.tensor([[0.0, 0.1], [0.2, 0.3]])
+    scores = scale * torch.tensor([[0.5, -0.8], [-0.7, 1.1]], dtype=torch.float64) + torch.tensor(
+        [[0.0, 0.1], [0.2, 0.3]]
+    )
     for former in (-scores, scores.flip(0), torch.full_like(scores, -1.0)):
         start = structmax.sparsemap(former, partial, backend=backend)
         got = structmax.sparsemap(scores, partial, start=start, tol=1e-11, backend=backend)

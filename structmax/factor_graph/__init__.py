@@ -289,7 +289,8 @@ def _searched(graph: FactorGraph, scores: Mapping[str, Tensor], exact: bool, max
     from structmax.factor_graph.program import stated, worth
     from structmax.factor_graph.search import search
 
-    problem = Problem.of({name: t.detach() for name, t in scores.items()}, graph)
+    detached: Any = {name: t.detach() for name, t in scores.items()}
+    problem = Problem.of(detached, graph)
     device, dtype = problem.scores[0].device, problem.dtype
     fields = {name: _on_host(value) for name, value in problem.fields.items()}
     program, theta, phi, lost = stated(graph.layout, tuple(t.cpu() for t in problem.scores), fields)
@@ -308,8 +309,14 @@ def _searched(graph: FactorGraph, scores: Mapping[str, Tensor], exact: bool, max
     def named(bound: Tensor, free: Tensor) -> Any:
         return problem.named(tuple(t.to(device, dtype) for t in graph.layout.split(bound, free)))
 
-    numbers = (shaped(t) for t in (value, bound, certain, converged))
-    return Best(named(u, nu), *numbers, named(*map(torch.from_numpy, found.relaxed)))
+    return Best(
+        named(u, nu),
+        shaped(value),
+        shaped(bound),
+        shaped(certain),
+        shaped(converged),
+        named(*map(torch.from_numpy, found.relaxed)),
+    )
 
 
 # The decorator loads the compiler when what it decorates is called.

@@ -54,8 +54,16 @@ def _index(layout: Layout) -> Index:
     own[order] = np.arange(len(order))
     factor = np.repeat(np.arange(len(arrays.kind)), np.diff(arrays.start))
     owners = np.concatenate([pairs, np.repeat(tables.number, count)])
-    given = arrays.variable, factor, arrays.sign < 0, begin[pairs][:, None] + np.arange(2), choices, owners
-    return Index(*map(torch.from_numpy, given), tuple(parts), torch.from_numpy(own))
+    return Index(
+        torch.from_numpy(arrays.variable),
+        torch.from_numpy(factor),
+        torch.from_numpy(arrays.sign < 0),
+        torch.from_numpy(begin[pairs][:, None] + np.arange(2)),
+        torch.from_numpy(choices),
+        torch.from_numpy(owners),
+        tuple(parts),
+        torch.from_numpy(own),
+    )
 
 
 def speaking(layout: Layout, mask: Tensor) -> Tensor:

@@ -31,9 +31,9 @@ def members(
     every[:, :n] = np.where(present, OPEN, 0.0)
     arrays = layout.arrays
     outside = dict(zip((o.number for o in layout.outside), zip(layout.outside, structures, strict=True), strict=True))
-    for f in np.flatnonzero(speaks):
+    for f in np.flatnonzero(speaks).tolist():
         copies = slice(arrays.start[f], arrays.start[f + 1])
-        literals, own, places = _of_structure(*outside[f]) if f in outside else _of_logic(layout, int(f))
+        literals, own, places = _of_structure(*outside[f]) if f in outside else _of_logic(layout, f)
         values = np.where(arrays.sign[copies] < 0, 1 - literals, literals)
         every = _joined(every, values, arrays.variable[copies], own, n + places)
     for i in np.flatnonzero((every[:, :n] == OPEN).any(0)):
