@@ -20,7 +20,7 @@ dimension B. Fields of the structure arrive as keywords.
 | `smoothed` … | `alpha`, `gamma` | the recursion with max_Ω: value, its gradient, walks and their probabilities |
 | `project` | | the nearest point of conv(Y), argmin ½‖μ − θ‖²: parts, exactly 0 outside the support |
 | `project_jvp` | `tangent` | its Jacobian, symmetric, at the point it returned (in place of the scores), times it |
-| `relax` | `max_iter`, `tol` | best of a relaxation of conv(Y): value, parts, iterations, converged, gap, residuals, state |
+| `relax` | `max_iter`, `tol` | best point of a relaxation: value, parts, iterations, converged, gap, residuals, state |
 | `relax_jvp` | `tangent` in place of the scores, state | the Jacobian of these parts, symmetric, times it: parts |
 | `sparsemap` | `regularised` (B, P), `start` (B, S, L), `max_iter`, `tol` | see structures/sparse_support/README.md |
 

@@ -1,4 +1,4 @@
-"""The faces that the factors' copies lie on at a solution: all that its derivative needs. Derivation: README.md here."""
+"""The faces that the factors' copies lie on at a solution: all that its derivative needs. See README.md here."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ class Faces:
             len(arrays.degree),
             len(layout.tables.number),
         )
-        O = len(layout.outside)
-        mode, free, still, rank, chosen, ranks = _split(whole.numpy(), [F, E, n, T, T * room.most, O])
+        widths = [F, E, n, T, T * room.most, len(layout.outside)]
+        mode, free, still, rank, chosen, ranks = _split(whole.numpy(), widths)
         events = []
         for r, outside in zip(ranks[0], layout.outside, strict=True):
             copies = _copies(layout, outside)

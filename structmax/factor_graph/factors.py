@@ -332,7 +332,8 @@ class Dense(AbstractFactor):
     Examples:
         >>> import structmax
         >>> tag = structmax.factors.Variables("tag", (2, 3))
-        >>> factor = structmax.factors.Dense(tag[0], tag[1], score=structmax.factors.Variables("joint", (3, 3), free=True))
+        >>> joint = structmax.factors.Variables("joint", (3, 3), free=True)
+        >>> factor = structmax.factors.Dense(tag[0], tag[1], score=joint)
     """
 
     def __init__(self, *groups: Variables | Literals, score: Variables | Literals) -> None:

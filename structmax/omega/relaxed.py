@@ -2,9 +2,9 @@
 
     μ = argmax over μ in L of ⟨θ, μ⟩ − t/2 ‖μ_R‖²        L ⊇ conv(Y), R all parts but the free ones
 
-It is piecewise affine. While μ stays on its face, its Jacobian is a symmetric matrix, so pullback and pushforward are one
-function, and constant, so the next derivative is 0. What it takes to multiply by it, the room keeps from the solution:
-two tensors with a row for each instance.
+It is piecewise affine. While μ stays on its face, its Jacobian is a symmetric matrix, so pullback and pushforward are
+one function, and constant, so the next derivative is 0. What it takes to multiply by it, the room keeps from the
+solution: two tensors with a row for each instance.
 """
 
 from dataclasses import dataclass

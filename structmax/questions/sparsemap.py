@@ -142,7 +142,8 @@ def sparsemap(
 
     Returns:
         A `SparseMAP` with `marginals`, `structures`, `probabilities`, `value`, and per instance `counts`, `iterations`,
-        `converged` and `gap`; for a `FactorGraph` a `Relaxed`, with residuals and without structures. An instance in which nothing is feasible has zeros, value −inf and no structures.
+        `converged` and `gap`; for a `FactorGraph` a `Relaxed`, with residuals and without structures. An instance in
+        which nothing is feasible has zeros, value −inf and no structures.
 
     Examples:
         >>> import torch, structmax
@@ -169,8 +170,8 @@ def sparsemap(
     if problem.answers("relax"):
         if start is not None or solver != ActiveSet():
             raise ValueError(
-                f"sparsemap of a {type(structure).__name__} should have neither `start` nor `solver`: it is solved as a "
-                "relaxation, without structures. Try it without them."
+                f"sparsemap of a {type(structure).__name__} should have neither `start` nor `solver`: it is solved as "
+                "a relaxation, without structures. Try it without them."
             )
         return _of_relaxation(problem, omega.relaxation(problem, max_iter, tol))
     found = omega.distribution(problem, _started(start, problem), max_iter, tol, solver)

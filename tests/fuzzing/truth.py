@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from structmax.inference.question import flat
 from torch import Tensor
 
 from structmax.contract import AbstractStructure
+from structmax.inference.question import flat
 
 # Rounding errors of a kernel are counted in units of the last place of the largest sum it meets: a member has about a
 # dozen parts, each of them enters inside and outside sums, and a logarithm or exponential adds its own.

@@ -28,7 +28,7 @@ def argmax(*scores: Tensor, layout: int, **fields: Any) -> tuple[Tensor, ...]:
     unsure = int((~torch.from_numpy(found.exact) & ~lost).sum())
     if unsure:
         warnings.warn(
-            f"argmax of a FactorGraph: {unsure} of {len(lost)} instances were searched through {MOST_NODES} relaxations, "
+            f"argmax of a FactorGraph: {unsure} of {len(lost)} instances were searched in {MOST_NODES} relaxations, "
             "and a better structure than the one returned may exist. Try `graph.search` with a larger `max_nodes`.",
             stacklevel=2,
         )
