@@ -581,7 +581,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "missing": (
         lambda: structmax.sparsemap({}, FactorGraph(Xor(X))),
-        "`scores` should have the names ['x'], but 'x' is missing.",
+        "scores and parts of this graph should have the names ['x'], but 'x' is missing.",
     ),
     "shape": (
         lambda: FactorGraph(Xor(X)).search({"x": torch.zeros(2, 4)}),
@@ -610,7 +610,15 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "tensor": (
         lambda: structmax.argmax(torch.zeros(3), FactorGraph(Xor(X))),
-        "`scores` should be a dictionary by name, but are a Tensor. Try {'x': …}.",
+        "scores and parts of a FactorGraph should be a dictionary by name, but are a Tensor. Try {'x': …}.",
+    ),
+    "target": (
+        lambda: structmax.svm_loss({"x": torch.zeros(3)}, FactorGraph(Xor(X)), torch.zeros(3)),
+        "scores and parts of a FactorGraph should be a dictionary by name",
+    ),
+    "no member": (
+        lambda: FactorGraph(Xor(X), Pair(X[:2], X[1:], score=FREE)).encode({"x": torch.tensor([1, 1, 0])}),
+        "the variables should satisfy all factors, but do not in 1 of 1 instances.",
     ),
     "graph in a graph": (
         lambda: Factor(FactorGraph(Xor(X)), X),
@@ -664,6 +672,17 @@ def test_members():
     listed = parser.flat(parser.graph.enumerate({name: torch.zeros(s).double() for name, s in parser.shapes.items()}))
     ours, theirs = (sorted(map(tuple, rows.tolist())) for rows in (listed, parser.members()))
     assert ours == theirs
+
+
+def test_encode():
+    """Free parts follow from the variables, for every member; and back."""
+    parser = Parser()
+    members = parser.graph.enumerate({name: torch.zeros(shape) for name, shape in parser.shapes.items()})
+    made = parser.graph.encode({name: members[name] for name in ("arc", "tag")})
+    torch.testing.assert_close(made, members)
+    shown = parser.graph.decode(made)
+    assert shown["arc"].dtype == torch.bool
+    torch.testing.assert_close(parser.graph.encode(shown), members)
 
 
 def test_losses_and_surrogates():

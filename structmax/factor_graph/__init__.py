@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
@@ -139,12 +139,14 @@ class FactorGraph(AbstractRelaxation):
 
     def tensors(self, scores: Scores | Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         if not isinstance(scores, Mapping):
-            return (scores,) if isinstance(scores, Tensor) else tuple(scores)
+            if isinstance(scores, Tensor):
+                self._refuse(scores)
+            return tuple(scores)
         names = self.names
         unknown, missing = sorted(set(scores) - set(names)), sorted(set(names) - set(scores))
         if unknown or missing:
             raise ValueError(
-                f"`scores` should have the names {sorted(names)}, but "
+                f"scores and parts of this graph should have the names {sorted(names)}, but "
                 + " and ".join([f"{n!r} is unknown" for n in unknown] + [f"{n!r} is missing" for n in missing])
                 + "."
             )
@@ -177,8 +179,7 @@ class FactorGraph(AbstractRelaxation):
 
     def check(self, scores: Scores | Mapping[str, Tensor]) -> None:
         if not isinstance(scores, Mapping):
-            hint = f"{{{self.names[0]!r}: …}}"
-            raise TypeError(f"`scores` should be a dictionary by name, but are a {type(scores).__name__}. Try {hint}.")
+            self._refuse(scores)
         for variables, tensor in zip(self.layout.variables, self.tensors(scores), strict=True):
             shape, rank = tuple(tensor.shape), len(variables.shape)
             if shape[max(0, len(shape) - rank) :] != variables.shape:
@@ -195,6 +196,12 @@ class FactorGraph(AbstractRelaxation):
         for outside, structure in zip(self.layout.outside, self._structures(), strict=True):
             # its lengths, or what else it has for each instance, fit the batch
             structure.check(structure.parts(tuple(torch.zeros(()).expand(*batch, *s) for s in outside.shapes)))
+
+    def _refuse(self, what: object) -> NoReturn:
+        raise TypeError(
+            f"scores and parts of a FactorGraph should be a dictionary by name, but are a {type(what).__name__}. "
+            f"Try {{{self.names[0]!r}: …}}."
+        )
 
     def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         fields, batch = self.fields(tensors), self.batch_shape(tensors)
@@ -234,8 +241,24 @@ class FactorGraph(AbstractRelaxation):
         return self.parts(tuple(t.round().long() if counted else t > 0 for t, counted in pairs))
 
     def encode(self, what: Mapping[str, Tensor]) -> dict[str, Tensor]:  # type: ignore[override]
-        """Parts of 0/1 tensors by name, the free ones too."""
-        return self.parts(tuple(t.to(torch.get_default_dtype()) for t in self.tensors(what)))
+        """Parts of 0/1 tensors by name. Free ones that are not given follow from the variables.
+
+        Examples:
+            >>> import torch, structmax
+            >>> tag = structmax.factors.Variables("tag", (3, 2))
+            >>> step = structmax.factors.Variables("step", (2, 2), free=True)
+            >>> graph = structmax.FactorGraph(structmax.factors.Factor(structmax.LinearChain(), tag, step))
+            >>> graph.encode({"tag": torch.tensor([[1, 0], [1, 0], [0, 1]])})["step"]
+            tensor([[1., 1.],
+                    [0., 0.]])
+        """
+        given: Any = {name: t.to(torch.get_default_dtype()) for name, t in what.items()}
+        absent = {name: variables for name, variables in self.layout.free.items() if name not in given}
+        if absent:
+            first = next(iter(given.values())) if given else torch.zeros(())
+            blank = {name: first.new_zeros(variables.shape) for name, variables in absent.items()}
+            given |= {name: _completed(self, given | blank)[name] for name in absent}
+        return self.parts(self.tensors(given))
 
     # ---------------------------------------------------------------- what it says beside the questions
 
@@ -283,6 +306,23 @@ class FactorGraph(AbstractRelaxation):
                 "`argmax`, or leading batch dimensions of the scores."
             )
         return _searched(self, scores, exact, max_iter, max_nodes)
+
+
+def _completed(graph: FactorGraph, parts: Any) -> Any:
+    """Parts with the free ones that belong to the variables, all of which should satisfy the factors."""
+    from structmax.factor_graph.program import stated
+    from structmax.factor_graph.search import complete
+
+    problem = Problem.of({name: torch.zeros_like(t) for name, t in parts.items()}, graph)
+    whole = [t.cpu().double() for t in problem.given("what", parts)]
+    fields = {name: _on_host(value) for name, value in problem.fields.items()}
+    u, _ = graph.layout.joined(whole)
+    met, free = complete(graph.layout, stated(graph.layout, [t * 0 for t in whole], fields).program, u.numpy())
+    if not met.all():
+        raise ValueError(
+            f"the variables should satisfy all factors, but do not in {int((~met).sum())} of {len(met)} instances."
+        )
+    return problem.named(tuple(t.to(problem.dtype) for t in graph.layout.split(u, torch.from_numpy(free))))
 
 
 def _searched(graph: FactorGraph, scores: Mapping[str, Tensor], exact: bool, max_iter: int, max_nodes: int) -> Best:
