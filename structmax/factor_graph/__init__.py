@@ -313,7 +313,8 @@ def _completed(graph: FactorGraph, parts: Any) -> Any:
     from structmax.factor_graph.program import stated
     from structmax.factor_graph.search import complete
 
-    problem = Problem.of({name: torch.zeros_like(t) for name, t in parts.items()}, graph)
+    level: Any = {name: torch.zeros_like(t) for name, t in parts.items()}
+    problem = Problem.of(level, graph)
     whole = [t.cpu().double() for t in problem.given("what", parts)]
     fields = {name: _on_host(value) for name, value in problem.fields.items()}
     u, _ = graph.layout.joined(whole)
