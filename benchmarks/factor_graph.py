@@ -13,6 +13,7 @@ from functools import partial
 import torch
 from measure import milliseconds
 
+import structmax
 from structmax import FactorGraph, Relaxed
 from structmax.factors import Dense, Pair, Variables, Xor
 
@@ -46,7 +47,7 @@ def cases() -> Iterator[tuple[str, FactorGraph]]:
 
 
 def solve(graph: FactorGraph, scores: dict[str, torch.Tensor]) -> Relaxed:
-    result = graph.sparsemap(scores)
+    result = structmax.sparsemap(scores, graph)
     torch.autograd.grad(sum(t.square().sum() for t in result.marginals.values()), list(scores.values()))
     return result
 

@@ -34,14 +34,14 @@ def main() -> None:
     graph = grammar()
     scores = {"arc": arc, "tag": tag, "step": torch.zeros(3, 3)}
 
-    best = graph.argmax({name: score.detach() for name, score in scores.items()}, exact=True)
+    best = graph.search({name: score.detach() for name, score in scores.items()}, exact=True)
     heads = best.parts["arc"].argmax(0)[1:].tolist()
     labels = best.parts["tag"].argmax(-1).tolist()
     print(f"the best structure, of score {best.value:.3f}:")
     for word, head, label in zip(WORDS, heads, labels, strict=True):
         print(f"  {word:7} {TAGS[label]:6} on {('the root', *WORDS)[head]}")
 
-    out = graph.sparsemap(scores)
+    out = structmax.sparsemap(scores, graph)
     marginals = {name: tensor.detach() for name, tensor in out.marginals.items()}
     print(f"sparse marginals after {int(out.iterations)} steps, residual {out.primal_residual:.0e}:")
     for m, word in enumerate(WORDS):

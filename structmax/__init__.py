@@ -27,7 +27,7 @@ from structmax.estimators.gumbel import gumbel_entmax, gumbel_softmax, gumbel_sp
 from structmax.estimators.gumbel_sinkhorn import gumbel_sinkhorn
 from structmax.estimators.perturbed import perturbed_value
 from structmax.estimators.surrogate import surrogate
-from structmax.factor_graph.graph import FactorGraph
+from structmax.factor_graph import FactorGraph
 from structmax.loading import loading_seconds
 from structmax.losses import (
     crf_loss,
@@ -57,7 +57,7 @@ from structmax.questions.perturb import perturb_and_map
 from structmax.questions.sample import Drawn, sample, sample_without_replacement
 from structmax.questions.smoothed import smoothed, smoothed_log_prob, smoothed_marginals, smoothed_sample
 from structmax.questions.sparse_marginals import sparse_marginals
-from structmax.questions.sparsemap import SparseMAP, sparsemap
+from structmax.questions.sparsemap import Relaxed, SparseMAP, sparsemap
 from structmax.questions.topk import TopK, topk
 from structmax.questions.topk_sparsemap import TopKSparseMAP, topk_sparsemap
 from structmax.structures.binary_tree import BinaryTree
@@ -105,6 +105,7 @@ __all__ = [
     "Problem",
     "ProjectiveTree",
     "Refusal",
+    "Relaxed",
     "SemiMarkov",
     "ShiftReduce",
     "Simplex",

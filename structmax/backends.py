@@ -97,7 +97,8 @@ def found(room: str, name: str, backend: str) -> tuple[Callable[..., Any] | None
 def _by_oracle(room: str, backend: str) -> Callable[..., Any] | None:
     """The sparse map by calls of `argmax`, which may return zeros for the empty structure or for want of any."""
     argmax, topk, log_partition = (function(room, name, backend) for name in ("argmax", "topk", "log_partition"))
-    if argmax is None:
+    if argmax is None or function(room, "relax", backend) is not None:
+        # a relaxation of its hull is what it has instead
         return None
 
     def is_feasible(*scores: Tensor, **fields: Any) -> Tensor:

@@ -20,6 +20,8 @@ dimension B. Fields of the structure arrive as keywords.
 | `smoothed` … | `alpha`, `gamma` | the recursion with max_Ω: value, its gradient, walks and their probabilities |
 | `project` | | the nearest point of conv(Y), argmin ½‖μ − θ‖²: parts, exactly 0 outside the support |
 | `project_jvp` | `tangent` | its Jacobian, symmetric, at the point it returned (in place of the scores), times it |
+| `relax` | `max_iter`, `tol` | best point of a relaxation: value, parts, iterations, converged, gap, residuals, state |
+| `relax_jvp` | `tangent` in place of the scores, state | the Jacobian of these parts, symmetric, times it: parts |
 | `sparsemap` | `regularised` (B, P), `start` (B, S, L), `max_iter`, `tol` | see structures/sparse_support/README.md |
 
 Little has to be written. A dynamic program lists its hyperedges, `recursion(*scores, **fields)`, and all of these are
@@ -70,6 +72,8 @@ RETURNS: dict[str, tuple[str, ...]] = {
     "smoothed_log_prob_pullback": ("parts",),
     "project": ("parts",),
     "project_jvp": ("parts",),
+    "relax": ("value", "parts", *("state",) * 6),
+    "relax_jvp": ("parts",),
     "sparsemap": ("state",) * 8,
 }
 # How many groups of part tensors a function takes, where it is not the scores alone.
@@ -132,6 +136,8 @@ class AbstractStructure(ABC):
     intractable: ClassVar[dict[str, str]] = {}
     # The names of the part tensors that ½‖μ‖² counts; None for all. What follows from them can stay free.
     regularised: ClassVar[tuple[str, ...] | None] = None
+    # The names of those that it cannot count, because the structure's functions do not.
+    free: ClassVar[tuple[str, ...]] = ()
     # The classes by the names of their rooms, as long as they live.
     registry: ClassVar[MutableMapping[str, "type[AbstractStructure]"]] = weakref.WeakValueDictionary()
 
@@ -291,7 +297,18 @@ class AbstractStructure(ABC):
             if value is not None:
                 rest = value.shape[self.field_batch_dim(name) :]
                 changed[name] = value.expand((*batch, *rest))[index]
-        return dataclasses.replace(self, **changed)  # type: ignore[type-var]
+        return self.changed(changed)
+
+    def changed(self, values: Mapping[str, Any]) -> Any:
+        """The same structure with other values of some per-instance fields, made anew."""
+        return dataclasses.replace(self, **values) if values else self  # type: ignore[type-var]
+
+
+class AbstractRelaxation(AbstractStructure):
+    """A structure whose convex hull is known by a polytope around it alone: `sparsemap` works on that.
+
+    Its room has `relax` and `relax_jvp`.
+    """
 
 
 def by_autograd(log_partition: Callable[..., Tensor]) -> dict[str, Callable[..., Any]]:

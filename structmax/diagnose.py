@@ -56,7 +56,7 @@ def diagnose(scores: Scores, structure: AbstractStructure | None = None) -> Diag
     # padding may hold anything
     exists = structure.exists(tensors) or tuple(torch.ones_like(t, dtype=torch.bool) for t in tensors)
     for position, (tensor, there) in enumerate(zip(tensors, exists, strict=True)):
-        name = structure.Parts._fields[position] if structure.Parts else "scores"  # type: ignore[attr-defined]
+        name = structure.names[position]
         facts |= _look(name, tensor, there.expand(tensor.shape), problems)
     if not any("NaN" in problem for problem in problems):
         problems += _infeasible(_value(scores, structure))

@@ -15,7 +15,6 @@ from structmax.factor_graph.factors import (
     Xor,
     XorOut,
 )
-from structmax.factor_graph.relaxation import Relaxed
 from structmax.factor_graph.search import Best
 from structmax.factor_graph.variables import Literals, Variables
 
@@ -33,7 +32,6 @@ __all__ = [
     "Or",
     "OrOut",
     "Pair",
-    "Relaxed",
     "Variables",
     "Xor",
     "XorOut",

@@ -19,6 +19,8 @@ from structmax.contract import AbstractStructure
 
 def narrow(scores: Any) -> torch.dtype | None:
     """The dtype of scores in half precision, None for others."""
+    if isinstance(scores, dict):
+        scores = tuple(scores.values())
     tensor = scores[0] if isinstance(scores, tuple | list) and scores else scores
     return tensor.dtype if isinstance(tensor, Tensor) and tensor.dtype in HALF else None
 
@@ -27,6 +29,8 @@ def widened(value: Any) -> Any:
     """Tensors of half precision, also those of a tuple, in float32; all else as it is."""
     if isinstance(value, tuple | list):
         return _like(value, [widened(each) for each in value])
+    if isinstance(value, dict):
+        return {name: widened(each) for name, each in value.items()}
     return value.float() if isinstance(value, Tensor) and value.dtype in HALF else value
 
 

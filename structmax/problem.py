@@ -64,8 +64,12 @@ class Problem:
         if not isinstance(structure, AbstractStructure):
             kind = structure.__name__ + " itself" if isinstance(structure, type) else type(structure).__name__
             raise TypeError(f"`structure` should be a structure such as Simplex(), but is {kind}. Try `Simplex()`.")
-        given = (scores,) if isinstance(scores, Tensor) else scores
-        key = _form(given, structure, backend, wide)
+        given: Any = (scores,) if isinstance(scores, Tensor) else scores
+        names: tuple[str, ...] = ()
+        if isinstance(scores, dict):
+            # by name, in any order
+            given, names = tuple(scores.values()), tuple(scores)
+        key = _form(given, names, structure, backend, wide)
         forms = structure.remembered.setdefault("forms", {}) if key is not None else {}
         known = forms.get(key)
         if known is None:
@@ -237,11 +241,13 @@ class Problem:
         return tensor.to(self.dtype) if self.dtype in HALF and tensor.is_floating_point() else tensor
 
 
-def _form(given: Any, structure: AbstractStructure, backend: str, wide: bool) -> tuple[Any, ...] | None:
+def _form(
+    given: Any, names: tuple[str, ...], structure: AbstractStructure, backend: str, wide: bool
+) -> tuple[Any, ...] | None:
     """What two problems have in common of which one has been checked; None where each is to be looked at."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return None
-    key: list[Any] = [backend, wide]
+    key: list[Any] = [backend, wide, *names]
     for value in vars(structure).values():
         if isinstance(value, Tensor):
             # its entries may change
@@ -285,9 +291,10 @@ def _unknown(
 
 def _checked(scores: Scores, given: Any, structure: AbstractStructure, backend: str, kept: bool) -> Problem:
     """The problem of scores of a form that nobody has seen."""
-    for tensor in given:
+    names = scores if isinstance(scores, dict) else itertools.repeat("scores")
+    for name, tensor in zip(names, given, strict=False):
         if tensor is not None:
-            check.floating("scores", tensor)
+            check.floating(name, tensor)
     structure.check(scores)
     tensors = structure.tensors(scores)
     first = tensors[0]

@@ -3,6 +3,7 @@
 import torch
 
 import structmax
+from structmax.factors import Budget, Dense, Factor, Imply, OrOut, Pair, Variables, Xor
 from structmax.testing import Case
 
 
@@ -27,6 +28,35 @@ def binary_trees(n: int):
             part += [i * n + i + width - 1] * len(below)
     goal = torch.tensor([node[0, n], node[0, n - 1]])
     return structmax.Hypergraph(torch.tensor(head), torch.tensor(tails), torch.tensor(part), goal)
+
+
+def graph_of_lines():
+    """Rows and columns of a square: the matchings."""
+    x = Variables("x", (3, 3))
+    return structmax.FactorGraph(*(Xor(line) for i in range(3) for line in (x[i], x[:, i])))
+
+
+def graph_of_logic():
+    """Outputs, a budget, pairs with scores, and a variable by itself; padding behind the first instance."""
+    word, bond, alone = Variables("word", (4,)), Variables("bond", (2,), free=True), Variables("alone", ())
+    both = Pair(word[:2], ~word[torch.tensor([1, 3])], score=bond)
+    graph = structmax.FactorGraph(OrOut(word[0], word[1], word[2]), Budget(word, at_most=2), both, alone)
+    return graph.masked({"word": torch.tensor([[True, True, True, False], [True] * 4])})
+
+
+def graph_of_structures():
+    """A chain with lengths and a table, which share the tags, and a rule between them."""
+    tag, step, kind = Variables("tag", (3, 2)), Variables("step", (2, 2), free=True), Variables("kind", (2,))
+    table = Dense(tag[0], kind, score=Variables("table", (2, 2), free=True))
+    return structmax.FactorGraph(
+        Factor(structmax.LinearChain(torch.tensor([3, 2])), tag, step), table, Imply(kind[0], tag[1, 1])
+    )
+
+
+def by_name(**shapes: tuple[int, ...]):
+    return lambda generator, dtype: {
+        name: torch.randn(shape, generator=generator, dtype=dtype) for name, shape in shapes.items()
+    }
 
 
 LATTICE = torch.tensor([[0, 1], [4, 3], [0, 4], [1, 4], [1, 3], [0, 3], [3, 2], [4, 2], [3, 2]])
@@ -131,4 +161,9 @@ CASES = {
     "subset of at most": Case(structmax.Subset(at_most=2), normal(2, 2, 4)),
     "subset of at most, with lengths": Case(structmax.Subset(at_most=3, lengths=torch.tensor([5, 2, 0])), normal(3, 5)),
     "subset of none": Case(structmax.Subset(0), normal(2, 3)),
+    "factor graph of lines": Case(graph_of_lines(), by_name(x=(2, 3, 3))),
+    "factor graph of logic": Case(graph_of_logic(), by_name(bond=(2,), word=(2, 4), alone=(2,))),
+    "factor graph of structures": Case(
+        graph_of_structures(), by_name(tag=(2, 3, 2), kind=(2, 2), step=(2, 2), table=(1, 2, 2))
+    ),
 }

@@ -216,8 +216,8 @@ class RandomGraph:
     def scores(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"x": flat[..., : self.n]} | ({"own": flat[..., self.n :]} if self.m else {})
 
-    def ask(self, flat: torch.Tensor) -> structmax.factors.Relaxed:
-        return self.graph.sparsemap(self.scores(flat), tol=1e-10, max_iter=5000)
+    def ask(self, flat: torch.Tensor) -> structmax.Relaxed:
+        return structmax.sparsemap(self.scores(flat), self.graph, tol=1e-10, max_iter=5000)
 
     def marginals(self, flat: torch.Tensor) -> torch.Tensor:
         out = self.ask(flat).marginals
@@ -307,14 +307,17 @@ class QuadraticProgram:
         if not self.possible:
             return None
         theta, phi = scores[: self.n], scores[self.n :]
-        own = np.zeros_like(phi)
+        own, last, stride = np.zeros_like(phi), np.full_like(phi, np.inf), 1.0
         for _ in range(100):
             goal = np.concatenate([theta, own + phi / PROXIMAL]) * self.unit
             point = self._nearest(self.basis.T @ (goal - self.origin))
             z = (self.origin + self.basis @ point) / self.unit
-            if np.abs(z[self.n :] - own).max(initial=0.0) < 1e-12:
+            move = z[self.n :] - own
+            if np.abs(move).max(initial=0.0) < 1e-12:
                 return z
-            own = z[self.n :]
+            # own scores that hardly differ lead on by little: as long as the way is straight, by more and more
+            stride = 2 * stride if np.abs(move - last).max() < 1e-9 * np.abs(move).max() else 1.0
+            own, last = own + stride * move, move
         raise AssertionError("proximal points did not come to rest")
 
     def slopes(self, scores: np.ndarray, step: float = 1e-5) -> np.ndarray | None:

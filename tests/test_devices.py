@@ -29,6 +29,8 @@ QUESTIONS = {
 
 
 def tensors_of(structure: AbstractStructure, out) -> list[torch.Tensor]:
+    if isinstance(out, dict):
+        out = out.values()
     return [out] if isinstance(out, torch.Tensor) else [t for t in out if t is not None]
 
 
@@ -63,6 +65,8 @@ def _skip_unless_answered(ask):
 def _to(parts, device):
     if isinstance(parts, torch.Tensor):
         return parts.to(device)
+    if isinstance(parts, dict):
+        return {name: t.to(device) for name, t in parts.items()}
     return type(parts)(*(None if t is None else t.to(device) for t in parts))
 
 

@@ -1,7 +1,10 @@
 """Factor graphs: loopy ones against linear and quadratic programs, enumeration, differences; structures; refusals."""
 
+import copy
+import gc
 import itertools
 import math
+import pickle
 import re
 import runpy
 from collections.abc import Callable
@@ -111,7 +114,7 @@ class Loopy:
         return {"word": scores[..., : self.n], "bond": scores[..., self.n :]}
 
     def sparse(self, scores: Tensor) -> Tensor:
-        out = self.graph.sparsemap(self.named(scores), tol=1e-10)
+        out = structmax.sparsemap(self.named(scores), self.graph, tol=1e-10)
         assert bool(out.converged.all())
         return torch.cat([out.marginals["word"], out.marginals["bond"]], -1)
 
@@ -127,7 +130,7 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 def test_linear_program(seed):
     loopy = Loopy(seed)
     scores = draw(12, 2 * loopy.n - 1, seed=seed)
-    best = loopy.graph.argmax(loopy.named(scores))
+    best = loopy.graph.search(loopy.named(scores))
     assert bool(best.converged.all())
     for row, relaxed, pairs, value, bound in zip(
         scores, best.relaxed["word"], best.relaxed["bond"], best.value, best.upper_bound, strict=True
@@ -144,12 +147,12 @@ def test_linear_program(seed):
 def test_branch_and_bound(seed):
     loopy = Loopy(seed)
     scores, members = draw(12, 2 * loopy.n - 1, seed=seed), loopy.members()
-    best = loopy.graph.argmax(loopy.named(scores), exact=True)
+    best = loopy.graph.search(loopy.named(scores), exact=True)
     assert bool(best.exact.all())
     want = (scores @ members.mT).amax(-1) if len(members) else torch.full((12,), -math.inf, dtype=torch.float64)
     torch.testing.assert_close(best.value, want, atol=1e-9, rtol=0)
     torch.testing.assert_close(best.upper_bound, want, atol=1e-6, rtol=0)
-    first = loopy.graph.argmax(loopy.named(scores))
+    first = loopy.graph.search(loopy.named(scores))
     assert (first.value <= want + 1e-9).all()
     torch.testing.assert_close(first.value[first.exact], want[first.exact], atol=1e-9, rtol=0)
     if len(members):
@@ -163,7 +166,7 @@ def test_quadratic_program(seed):
     loopy = Loopy(seed)
     scores = 2 * draw(10, 2 * loopy.n - 1, seed=seed)
     if loopy.linear(scores[0]) == -math.inf:
-        out = loopy.graph.sparsemap(loopy.named(scores))
+        out = structmax.sparsemap(loopy.named(scores), loopy.graph)
         assert bool(out.converged.all())
         assert (out.value == -math.inf).all()
         assert not out.marginals["word"].any()
@@ -208,7 +211,7 @@ def test_value():
     """Its gradient is the marginals; it is what they are worth."""
     loopy = Loopy(2)
     scores = draw(5, 2 * loopy.n - 1, seed=1).requires_grad_()
-    out = loopy.graph.sparsemap(loopy.named(scores), temperature=0.5)
+    out = structmax.sparsemap(loopy.named(scores), loopy.graph, temperature=0.5)
     both = torch.cat([out.marginals["word"], out.marginals["bond"]], -1)
     want = (scores * both).sum(-1) - 0.25 * out.marginals["word"].square().sum(-1)
     torch.testing.assert_close(out.value, want)
@@ -229,7 +232,7 @@ def lines(n: int) -> FactorGraph:
 def test_matching(scale):
     """Rows and columns give the matching polytope, which has no fractional corner."""
     scores = (scale * draw(8, 7, 7)).requires_grad_()
-    out = lines(7).sparsemap({"x": scores}, tol=1e-9)
+    out = structmax.sparsemap({"x": scores}, lines(7), tol=1e-9)
     assert bool(out.converged.all())
     assert (out.primal_residual < 1e-9).all()
     got = out.marginals["x"]
@@ -240,21 +243,21 @@ def test_matching(scale):
     weight = draw(8, 7, 7, seed=5)
     gradients = [torch.autograd.grad((answer * weight).sum(), scores)[0] for answer in (got, want)]
     torch.testing.assert_close(*gradients, atol=1e-9, rtol=0)
-    best = lines(7).argmax({"x": scores.detach()})
+    best = lines(7).search({"x": scores.detach()})
     assert bool(best.exact.all())
     torch.testing.assert_close(best.parts["x"], structmax.argmax(scores.detach(), Matching()))
 
 
 def test_ties():
     """The symmetric answer for scores that do not differ, and integers."""
-    flat = lines(4).sparsemap({"x": torch.zeros(4, 4, dtype=torch.float64)}).marginals["x"]
+    flat = structmax.sparsemap({"x": torch.zeros(4, 4, dtype=torch.float64)}, lines(4)).marginals["x"]
     torch.testing.assert_close(flat, torch.full((4, 4), 0.25, dtype=torch.float64))
     scores = torch.randint(-2, 3, (50, 5, 5), generator=torch.Generator().manual_seed(0)).double()
-    out = lines(5).sparsemap({"x": scores}, tol=1e-9)
+    out = structmax.sparsemap({"x": scores}, lines(5), tol=1e-9)
     assert bool(out.converged.all())
     want = structmax.sparsemap(scores, Matching()).marginals
     torch.testing.assert_close(out.marginals["x"], want, atol=1e-8, rtol=0)
-    best = lines(5).argmax({"x": scores})
+    best = lines(5).search({"x": scores})
     value = (structmax.argmax(scores, Matching()) * scores).sum((-1, -2))
     torch.testing.assert_close(best.value, value)
 
@@ -268,7 +271,7 @@ def test_single_structures_agree_with_sparsemap():
     tree, chain = SpanningTree(single_root=True), LinearChain()
     graph = FactorGraph(Factor(tree, arc), Factor(chain, tag, step))
     leaves = [draw(4, *shape, seed=k).requires_grad_() for k, shape in enumerate([(6, 6), (5, 3), (3, 3)])]
-    out = graph.sparsemap(dict(zip(("arc", "tag", "step"), leaves, strict=True)), tol=1e-9)
+    out = structmax.sparsemap(dict(zip(("arc", "tag", "step"), leaves, strict=True)), graph, tol=1e-9)
     one = structmax.sparsemap(leaves[0], tree)
     two = structmax.sparsemap((leaves[1], leaves[2]), chain)
     wanted = [one.marginals, two.marginals.unary, two.marginals.pairwise]
@@ -318,7 +321,7 @@ def test_tree_and_chain():
     """Feasible where they should be, better than all structures to first order, and the derivative is right."""
     parser = Parser()
     scores = {name: t.requires_grad_() for name, t in parser.draw(30, seed=3).items()}
-    out = parser.graph.sparsemap(scores, tol=1e-9)
+    out = structmax.sparsemap(scores, parser.graph, tol=1e-9)
     assert bool(out.converged.all())
     assert (out.primal_residual < 1e-9).all()
     arc, tag = out.marginals["arc"].detach(), out.marginals["tag"].detach()
@@ -336,7 +339,7 @@ def test_tree_and_chain():
     def asked(flat: Tensor) -> Tensor:
         pieces = flat.split([16, 6, 4], -1)
         named = {n: p.reshape(-1, *s) for (n, s), p in zip(parser.shapes.items(), pieces, strict=True)}
-        return parser.flat(parser.graph.sparsemap(named, tol=1e-10).marginals) @ weight
+        return parser.flat(structmax.sparsemap(named, parser.graph, tol=1e-10).marginals) @ weight
 
     flat = parser.flat(scores).detach()[:12]
     estimates = [slopes(asked, flat, step) for step in (1e-5, 1e-6)]
@@ -348,7 +351,7 @@ def test_tree_and_chain():
 def test_best_tree_and_chain():
     parser = Parser()
     scores = parser.draw(20, seed=11)
-    best = parser.graph.argmax(scores, exact=True)
+    best = parser.graph.search(scores, exact=True)
     assert bool(best.exact.all())
     want = (parser.flat(scores) @ parser.members().mT).amax(-1)
     torch.testing.assert_close(best.value, want, atol=1e-8, rtol=0)
@@ -361,7 +364,7 @@ def test_dense():
     tag, joint = Variables("tag", (2, 3)), Variables("joint", (3, 3), free=True)
     graph = FactorGraph(Dense(tag[0], tag[1], score=joint))
     states, table = draw(6, 2, 3).requires_grad_(), draw(6, 3, 3, seed=1).requires_grad_()
-    out = graph.sparsemap({"tag": states, "joint": table}, tol=1e-9)
+    out = structmax.sparsemap({"tag": states, "joint": table}, graph, tol=1e-9)
     want = structmax.sparsemap((states, table.unsqueeze(1)), LinearChain()).marginals
     torch.testing.assert_close(out.marginals["tag"], want.unary, atol=1e-9, rtol=0)
     torch.testing.assert_close(out.marginals["joint"], want.pairwise.squeeze(1), atol=1e-9, rtol=0)
@@ -370,7 +373,7 @@ def test_dense():
     two = torch.autograd.grad((want.pairwise.squeeze(1) * weight).sum(), (states, table))
     for a, b in zip(one, two, strict=True):
         torch.testing.assert_close(a, b, atol=1e-9, rtol=0)
-    best = graph.argmax({"tag": states.detach(), "joint": table.detach()})
+    best = graph.search({"tag": states.detach(), "joint": table.detach()})
     torch.testing.assert_close(
         best.parts["tag"], structmax.argmax((states.detach(), table.detach().unsqueeze(1)), LinearChain()).unary
     )
@@ -382,12 +385,12 @@ def test_lengths_of_a_structure():
     tag, step = Variables("tag", (5, 3)), Variables("step", (3, 3), free=True)
     graph = FactorGraph(Factor(LinearChain(lengths), tag, step), Budget(tag[:, 0], at_most=1))
     scores = {"tag": draw(3, 5, 3), "step": draw(3, 3)}
-    got = graph.sparsemap(scores, tol=1e-9)
+    got = structmax.sparsemap(scores, graph, tol=1e-9)
     assert bool(got.converged.all())
     for k, n in enumerate(lengths.tolist()):
         short = Variables("tag", (n, 3))
         alone = FactorGraph(Factor(LinearChain(), short, step), Budget(short[:, 0], at_most=1))
-        want = alone.sparsemap({"tag": scores["tag"][k, :n], "step": scores["step"]}, tol=1e-9)
+        want = structmax.sparsemap({"tag": scores["tag"][k, :n], "step": scores["step"]}, alone, tol=1e-9)
         torch.testing.assert_close(got.marginals["tag"][k, :n], want.marginals["tag"], atol=1e-8, rtol=0)
         assert not got.marginals["tag"][k, n:].any()
 
@@ -399,11 +402,11 @@ def test_no_factor_is_a_box():
     x = Variables("x", (3,))
     graph = FactorGraph(x)
     scores = torch.tensor([-0.5, 0.3, 1.7], requires_grad=True)
-    out = graph.sparsemap({"x": scores})
+    out = structmax.sparsemap({"x": scores}, graph)
     torch.testing.assert_close(out.marginals["x"], torch.tensor([0.0, 0.3, 1.0]))
     out.marginals["x"].sum().backward()
     torch.testing.assert_close(scores.grad, torch.tensor([0.0, 1.0, 0.0]))
-    best = graph.argmax({"x": scores.detach()})
+    best = graph.search({"x": scores.detach()})
     torch.testing.assert_close(best.parts["x"], torch.tensor([0.0, 1.0, 1.0]))
     assert best.exact
 
@@ -416,13 +419,13 @@ def test_mask():
     scores[1, 2:] = math.nan
     mask = torch.ones(2, 4, 1, dtype=torch.bool)
     mask[1, 2:] = False
-    got = graph.sparsemap({"tag": scores}, mask={"tag": mask}).marginals["tag"]
+    got = structmax.sparsemap({"tag": scores}, graph.masked({"tag": mask})).marginals["tag"]
     short = Variables("tag", (2, 3))
     alone = FactorGraph(*(Xor(short[i]) for i in range(2)), Budget(short[:, 0], at_most=1))
-    torch.testing.assert_close(got[1, :2], alone.sparsemap({"tag": scores[1, :2]}).marginals["tag"])
+    torch.testing.assert_close(got[1, :2], structmax.sparsemap({"tag": scores[1, :2]}, alone).marginals["tag"])
     assert not got[1, 2:].any()
-    torch.testing.assert_close(got[0], graph.sparsemap({"tag": scores[0]}).marginals["tag"])
-    best = graph.argmax({"tag": scores}, mask={"tag": mask})
+    torch.testing.assert_close(got[0], structmax.sparsemap({"tag": scores[0]}, graph).marginals["tag"])
+    best = graph.masked({"tag": mask}).search({"tag": scores})
     assert bool(best.exact.all())
     assert not best.parts["tag"][1, 2:].any()
 
@@ -434,7 +437,7 @@ def test_instances_do_not_disturb_each_other():
     scores[1, 0, 0] = math.nan
     scores[2, 1] = -math.inf
     scores.requires_grad_()
-    out = graph.sparsemap({"x": scores})
+    out = structmax.sparsemap({"x": scores}, graph)
     got = out.marginals["x"]
     assert got[1].isnan().all()
     assert out.value[1].isnan()
@@ -442,11 +445,11 @@ def test_instances_do_not_disturb_each_other():
     assert out.value[2] == -math.inf
     assert out.converged.tolist() == [True, False, True, True]
     for k in (0, 3):
-        torch.testing.assert_close(got[k], graph.sparsemap({"x": scores[k]}).marginals["x"])
+        torch.testing.assert_close(got[k], structmax.sparsemap({"x": scores[k]}, graph).marginals["x"])
     got[[0, 2, 3]].square().sum().backward()
     assert scores.grad[[0, 2, 3]].isfinite().all()
     assert not scores.grad[2].any()
-    best = graph.argmax({"x": scores.detach()}, exact=True)
+    best = graph.search({"x": scores.detach()}, exact=True)
     assert best.exact.tolist() == [True, False, True, True]
     assert best.value[2] == -math.inf
 
@@ -455,16 +458,16 @@ def test_contradictions_are_found():
     """Each factor can be satisfied, all together cannot."""
     x = Variables("x", (3,))
     graph = FactorGraph(Xor(x), Budget(x, exactly=2), Or(x[0], x[1]))
-    out = graph.sparsemap({"x": draw(4, 3)})
+    out = structmax.sparsemap({"x": draw(4, 3)}, graph)
     assert (out.value == -math.inf).all()
     assert not out.marginals["x"].any()
-    best = graph.argmax({"x": draw(4, 3)})
+    best = graph.search({"x": draw(4, 3)})
     assert bool(best.exact.all())
     assert (best.upper_bound == -math.inf).all()
     # the relaxation has a point, ½ everywhere, and no structure
     odd = FactorGraph(Xor(x[0], x[1]), Xor(x[1], x[2]), Xor(x[0], x[2]))
-    torch.testing.assert_close(odd.sparsemap({"x": draw(3)}).marginals["x"], torch.full((3,), 0.5).double())
-    best = odd.argmax({"x": draw(3)})
+    torch.testing.assert_close(structmax.sparsemap({"x": draw(3)}, odd).marginals["x"], torch.full((3,), 0.5).double())
+    best = odd.search({"x": draw(3)})
     assert best.exact
     assert best.value == -math.inf
 
@@ -473,22 +476,22 @@ def test_contradictions_are_found():
 def test_batches(batch):
     graph = lines(3)
     scores = draw(*batch, 3, 3)
-    out = graph.sparsemap({"x": scores})
+    out = structmax.sparsemap({"x": scores}, graph)
     assert out.marginals["x"].shape == scores.shape
     assert out.value.shape == out.converged.shape == out.gap.shape == torch.Size(batch)
-    best = graph.argmax({"x": scores})
+    best = graph.search({"x": scores})
     assert best.parts["x"].shape == scores.shape
     assert best.value.shape == torch.Size(batch)
     rows = scores.reshape(-1, 3, 3)
     for row, got in zip(rows, out.marginals["x"].reshape(-1, 3, 3), strict=True):
-        torch.testing.assert_close(graph.sparsemap({"x": row}).marginals["x"], got)
+        torch.testing.assert_close(structmax.sparsemap({"x": row}, graph).marginals["x"], got)
 
 
 def test_batches_broadcast():
     word, bond = Variables("word", (3,)), Variables("bond", (2,), free=True)
     graph = FactorGraph(Pair(word[:-1], word[1:], score=bond), AtMostOne(word[0], word[2]))
     scores = {"word": draw(4, 3).requires_grad_(), "bond": draw(2, seed=1).requires_grad_()}
-    out = graph.sparsemap(scores)
+    out = structmax.sparsemap(scores, graph)
     assert out.marginals["bond"].shape == (4, 2)
     (out.marginals["bond"].sum() + out.marginals["word"].sum()).backward()
     assert scores["bond"].grad.shape == (2,)
@@ -497,9 +500,9 @@ def test_batches_broadcast():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_dtypes(dtype):
     scores = draw(5, 4, 4).to(dtype).requires_grad_()
-    out = lines(4).sparsemap({"x": scores})
+    out = structmax.sparsemap({"x": scores}, lines(4))
     assert out.marginals["x"].dtype == out.value.dtype == dtype
-    want = lines(4).sparsemap({"x": scores.detach().double()}).marginals["x"]
+    want = structmax.sparsemap({"x": scores.detach().double()}, lines(4)).marginals["x"]
     torch.testing.assert_close(out.marginals["x"], want.to(dtype))
     out.marginals["x"].square().sum().backward()
     assert scores.grad.dtype == dtype
@@ -510,7 +513,7 @@ def test_a_knapsack_is_cut_by_the_relaxation_alone():
     costs = [2.0, 3.0, 4.0, 5.0]
     graph = FactorGraph(Knapsack(item, costs=costs, capacity=7.0))
     scores = draw(20, 4).abs() + 0.1
-    best = graph.argmax({"item": scores}, exact=True)
+    best = graph.search({"item": scores}, exact=True)
     every = torch.tensor(list(itertools.product((0.0, 1.0), repeat=4)), dtype=torch.float64)
     fits = every[every @ torch.tensor(costs, dtype=torch.float64) <= 7.0]
     torch.testing.assert_close(best.value, (scores @ fits.mT).amax(-1))
@@ -521,11 +524,11 @@ def test_a_knapsack_is_cut_by_the_relaxation_alone():
 def test_limits_are_spoken():
     graph = lines(8)
     with pytest.warns(UserWarning, match="did not converge in 1 steps"):
-        out = graph.sparsemap({"x": 50 * draw(4, 8, 8)}, max_iter=1, tol=1e-12)
+        out = structmax.sparsemap({"x": 50 * draw(4, 8, 8)}, graph, max_iter=1, tol=1e-12)
     assert not out.converged.all()
     odd = Variables("x", (5,))
     pairs = [AtMostOne(odd[i], odd[j]) for i, j in itertools.combinations(range(5), 2)]
-    best = FactorGraph(*pairs).argmax({"x": 1 + 0.1 * draw(5).abs()}, exact=True, max_nodes=1)
+    best = FactorGraph(*pairs).search({"x": 1 + 0.1 * draw(5).abs()}, exact=True, max_nodes=1)
     assert not best.exact
     assert best.upper_bound > best.value
 
@@ -572,23 +575,69 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: FactorGraph(Pair(X[0], X[1], score=FREE[0]), Pair(X[0], X[2], score=FREE[0])),
         "`free` is free: each entry should belong to one factor, but entry (0,) belongs to two.",
     ),
-    "unknown": (lambda: FactorGraph(Xor(X)).sparsemap({"x": torch.zeros(3), "z": torch.zeros(1)}), "'z' is unknown"),
-    "missing": (lambda: FactorGraph(Xor(X)).sparsemap({}), "`scores` should have the names ['x'], but 'x' is missing."),
+    "unknown": (
+        lambda: structmax.sparsemap({"x": torch.zeros(3), "z": torch.zeros(1)}, FactorGraph(Xor(X))),
+        "'z' is unknown",
+    ),
+    "missing": (
+        lambda: structmax.sparsemap({}, FactorGraph(Xor(X))),
+        "scores and parts of this graph should have the names ['x'], but 'x' is missing.",
+    ),
     "shape": (
-        lambda: FactorGraph(Xor(X)).argmax({"x": torch.zeros(2, 4)}),
+        lambda: FactorGraph(Xor(X)).search({"x": torch.zeros(2, 4)}),
         "`x` should have shape (…, 3), but has (2, 4).",
     ),
     "batch": (
-        lambda: FactorGraph(Xor(X), Y).sparsemap({"x": torch.zeros(2, 3), "y": torch.zeros(3, 2, 2)}),
+        lambda: structmax.sparsemap({"x": torch.zeros(2, 3), "y": torch.zeros(3, 2, 2)}, FactorGraph(Xor(X), Y)),
         "the batch dimensions of `scores` should broadcast, but are x (2,), y (3,).",
     ),
-    "integers": (lambda: FactorGraph(Xor(X)).sparsemap({"x": torch.zeros(3).long()}), "`x` should be floating point"),
+    "integers": (
+        lambda: structmax.sparsemap({"x": torch.zeros(3).long()}, FactorGraph(Xor(X))),
+        "`x` should be floating point",
+    ),
     "mask": (
-        lambda: FactorGraph(Xor(X)).sparsemap({"x": torch.zeros(3)}, mask={"y": torch.ones(3).bool()}),
+        lambda: structmax.sparsemap({"x": torch.zeros(3)}, FactorGraph(Xor(X)).masked({"y": torch.ones(3).bool()})),
         "`mask` should have names among ['x'], but has 'y'.",
     ),
+    "mask shape": (
+        lambda: FactorGraph(Xor(X)).masked({"x": torch.ones(2).bool()}),
+        "`mask['x']` should broadcast to (…, 3), but has (2,).",
+    ),
+    "mask dtype": (lambda: FactorGraph(Xor(X)).masked({"x": torch.ones(3)}), "`mask['x']` should be"),
+    "mask batch": (
+        lambda: structmax.argmax({"x": torch.zeros(3, 3)}, FactorGraph(Xor(X)).masked({"x": torch.ones(2, 3).bool()})),
+        "`mask` should broadcast to the batch (3,) of the scores, but has batch dimensions (2,).",
+    ),
+    "tensor": (
+        lambda: structmax.argmax(torch.zeros(3), FactorGraph(Xor(X))),
+        "scores and parts of a FactorGraph should be a dictionary by name, but are a Tensor. Try {'x': …}.",
+    ),
+    "target": (
+        lambda: structmax.svm_loss({"x": torch.zeros(3)}, FactorGraph(Xor(X)), torch.zeros(3)),
+        "scores and parts of a FactorGraph should be a dictionary by name",
+    ),
+    "no member": (
+        lambda: FactorGraph(Xor(X), Pair(X[:2], X[1:], score=FREE)).encode({"x": torch.tensor([1, 1, 0])}),
+        "the variables should satisfy all factors, but do not in 1 of 1 instances.",
+    ),
+    "graph in a graph": (
+        lambda: Factor(FactorGraph(Xor(X)), X),
+        "Try giving the factors of both graphs to one FactorGraph.",
+    ),
+    "start": (
+        lambda: structmax.sparsemap({"x": torch.zeros(3)}, FactorGraph(Xor(X)), start={"x": torch.zeros(1, 3)}),
+        "sparsemap of a FactorGraph should have neither `start` nor `solver`",
+    ),
+    "regularised": (
+        lambda: structmax.smoothed(
+            {"x": torch.zeros(3), "free": torch.zeros(2)},
+            FactorGraph(Xor(X), Pair(X[:2], X[1:], score=FREE)),
+            structmax.omega.SquaredNorm(regularised=("x", "free")),
+        ),
+        "`regularised` of a FactorGraph should be ('x',), all that is not free, but is ('x', 'free').",
+    ),
     "temperature": (
-        lambda: FactorGraph(Xor(X)).sparsemap({"x": torch.zeros(3)}, temperature=0.0),
+        lambda: structmax.sparsemap({"x": torch.zeros(3)}, FactorGraph(Xor(X)), temperature=0.0),
         "`temperature` should be > 0, but is 0.0.",
     ),
 }
@@ -608,11 +657,144 @@ def test_example(capsys):
     assert "more of it on the root" in said
 
 
+# ---------------------------------------------------------------- as a structure
+
+
+def by_members(parser: Parser, scores: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """The best members by listing, as parts in one vector, and a target: the first member, for every instance."""
+    members = parser.members()
+    best = members[(parser.flat(scores) @ members.mT).argmax(-1)]
+    return best, members[:1].expand(best.shape)
+
+
+def test_members():
+    parser = Parser()
+    listed = parser.flat(parser.graph.enumerate({name: torch.zeros(s).double() for name, s in parser.shapes.items()}))
+    ours, theirs = (sorted(map(tuple, rows.tolist())) for rows in (listed, parser.members()))
+    assert ours == theirs
+
+
+def test_encode():
+    """Free parts follow from the variables, for every member; and back."""
+    parser = Parser()
+    members = parser.graph.enumerate({name: torch.zeros(shape) for name, shape in parser.shapes.items()})
+    made = parser.graph.encode({name: members[name] for name in ("arc", "tag")})
+    torch.testing.assert_close(made, members)
+    shown = parser.graph.decode(made)
+    assert shown["arc"].dtype == torch.bool
+    torch.testing.assert_close(parser.graph.encode(shown), members)
+
+
+def test_losses_and_surrogates():
+    """Losses are those of the members, and surrogates have the best structures for values and reach all scores."""
+    parser = Parser()
+    scores = {name: t.requires_grad_() for name, t in parser.draw(6, seed=5).items()}
+    best, target = by_members(parser, scores)
+    pieces = target.split([16, 6, 4], -1)
+    y = {name: p.reshape(6, *shape) for (name, shape), p in zip(parser.shapes.items(), pieces, strict=True)}
+    flat = parser.flat(scores)
+    lead = ((best - target) * flat).sum(-1)
+    torch.testing.assert_close(structmax.perceptron_loss(scores, parser.graph, y, reduction="none"), lead)
+    # half the variables in which a member differs from the target; free parts cost nothing
+    cost = 0.5 - target
+    cost[:, 22:] = 0.0
+    members = parser.members()
+    margins = ((flat + cost) @ members.mT).amax(-1) - ((flat + cost) * target).sum(-1)
+    torch.testing.assert_close(structmax.svm_loss(scores, parser.graph, y, reduction="none"), margins)
+    got = structmax.sparsemap_loss(scores, parser.graph, y, reduction="none")
+    out = structmax.sparsemap(scores, parser.graph)
+    want = out.value + 0.5 * target[:, :22].square().sum(-1) - (flat * target).sum(-1)
+    torch.testing.assert_close(got, want)
+    assert bool((structmax.margin_sparsemap_loss(scores, parser.graph, y, reduction="none") >= got - 1e-9).all())
+    generator = torch.Generator().manual_seed(0)
+    assert structmax.perturbed_loss(scores, parser.graph, y, samples=2, generator=generator) > 0
+    torch.testing.assert_close(parser.flat(structmax.argmax(scores, parser.graph)), best)
+    estimators = structmax.estimators
+    exact = estimators.Spigot(), estimators.StraightThrough()
+    for estimator in (*exact, estimators.ImplicitMLE(), estimators.PerturbAndMAP(), estimators.Perturbed()):
+        z = structmax.surrogate(scores, parser.graph, estimator, generator=generator)
+        if estimator in exact:
+            torch.testing.assert_close(parser.flat(z).detach(), best)
+        slopes = torch.autograd.grad((parser.flat(z) * draw(26, seed=4)).sum(), list(scores.values()))
+        assert all(bool(t.isfinite().all()) and bool(t.any()) for t in slopes), estimator
+    draws = parser.flat(structmax.perturb_and_map(scores, parser.graph, (5,), generator=generator))
+    assert all((members == row).all(1).any() for row in draws.flatten(0, 1))
+    soft = structmax.surrogate(scores, parser.graph, structmax.estimators.Relaxation(structmax.omega.SquaredNorm()))
+    torch.testing.assert_close(parser.flat(soft), parser.flat(out.marginals))
+
+
+def test_spigot_projects_onto_the_relaxation():
+    """Without free parts, a graph of lines has the gradient of the matchings it stands for."""
+    scores = draw(4, 3, 3).requires_grad_()
+    weight = draw(3, 3, seed=2)
+    answers = (
+        structmax.surrogate({"x": scores}, lines(3), structmax.estimators.Spigot())["x"],
+        structmax.surrogate(scores, Matching(), structmax.estimators.Spigot()),
+    )
+    gradients = [torch.autograd.grad((z * weight).sum(), scores)[0] for z in answers]
+    torch.testing.assert_close(*gradients, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (structmax.log_partition, "Try `sparsemap`, or `perturb_and_map`"),
+        (structmax.marginals, "Try `sparsemap`, or `perturb_and_map`"),
+        (structmax.sample, "Try `sparsemap`, or `perturb_and_map`"),
+        (structmax.max_marginals, "Try `argmax`"),
+        (lambda scores, graph: structmax.topk(scores, graph, 2), "Try `argmax`"),
+        (lambda scores, graph: structmax.smoothed(scores, graph, structmax.omega.LocalL2()), "Try `sparsemap`"),
+        (
+            lambda scores, graph: structmax.omega.SquaredNorm().distribution(structmax.Problem.of(scores, graph)),
+            "Try `sp",
+        ),
+    ],
+)
+def test_what_a_graph_cannot_answer(ask, said):
+    with pytest.raises(structmax.Refusal, match=f"FactorGraph cannot answer.*{said}"):
+        ask({"x": torch.zeros(3, 3)}, lines(3))
+
+
+def test_copies_of_a_graph():
+    """A graph may be pickled and copied, and outlives the one it was copied from."""
+    lengths = torch.tensor([3, 2])
+    tag, step = Variables("tag", (3, 2)), Variables("step", (2, 2), free=True)
+    scores = {"step": draw(2, 2), "tag": draw(2, 3, 2)}
+    graph = FactorGraph(Factor(LinearChain(lengths), tag, step), AtMostOne(tag[:2, 0]))
+    graph = graph.masked({"tag": torch.tensor([[True], [True], [False]])})
+    want = structmax.sparsemap(scores, graph).marginals["tag"]
+    copies = pickle.loads(pickle.dumps(graph)), copy.deepcopy(graph), copy.copy(graph)
+    assert copies[2].matches(graph)
+    assert not copies[1].matches(graph)
+    del graph
+    gc.collect()
+    for other in copies:
+        torch.testing.assert_close(structmax.sparsemap(scores, other).marginals["tag"], want)
+
+
+def test_best_structures_under_transforms_and_compilers():
+    graph, scores = lines(3), draw(2, 4, 3, 3)
+    want = structmax.argmax({"x": scores}, graph)["x"]
+    torch.testing.assert_close(torch.func.vmap(lambda x: structmax.argmax({"x": x}, graph)["x"])(scores), want)
+    compiled = torch.compile(lambda x: structmax.argmax({"x": 2 * x}, graph)["x"], backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(scores), want)
+    with pytest.raises(structmax.Refusal, match=r"FactorGraph\.search cannot be asked inside a transform"):
+        torch.func.vmap(lambda x: graph.search({"x": x}).value)(scores)
+
+
+def test_an_unfinished_search_is_spoken_of(monkeypatch):
+    monkeypatch.setattr(structmax.factor_graph.kernel_numba, "MOST_NODES", 1)
+    odd = Variables("x", (5,))
+    graph = FactorGraph(*(AtMostOne(odd[i], odd[j]) for i, j in itertools.combinations(range(5), 2)))
+    with pytest.warns(UserWarning, match="a better structure than the one returned may exist"):
+        structmax.argmax({"x": 1 + 0.1 * draw(5).abs()}, graph)
+
+
 def test_compiled_code_leaves_off_and_goes_on():
     graph, scores = lines(3), draw(2, 3, 3).requires_grad_()
 
     def ask(x: Tensor) -> Tensor:
-        return graph.sparsemap({"x": 2 * x}).marginals["x"].square().sum()
+        return structmax.sparsemap({"x": 2 * x}, graph).marginals["x"].square().sum()
 
     compiled = torch.compile(ask, backend="eager")
     torch.testing.assert_close(compiled(scores), ask(scores))

@@ -19,12 +19,14 @@ from structmax.factors import Factor, Variables
 # Where many bounds coincide, and a bound is often touched without a force.
 OUTPUTS = ("or_out", "and_out", "imply")
 TOUCHING = (39, 151, 216)
+# Own scores that hardly differ; contradictions, where multipliers grow without bound.
+RARE = (604550, 605919, 605988, 606005)
 
 
 @pytest.mark.parametrize("kinds", [OUTPUTS, (*LOGIC, "pair"), KINDS], ids=["outputs", "logic", "all"])
 def test_random_graphs(kinds):
     """Marginals and Jacobians are those of an independent solver and of its differences."""
-    seeds = [*range(40), *(TOUCHING if kinds == OUTPUTS else ())]
+    seeds = [*range(40), *(TOUCHING if kinds == OUTPUTS else RARE if kinds == KINDS else ())]
     found = [disagreements(seed, kinds, kinds) for seed in seeds]
     assert not [line for wrong, _ in found for line in wrong]
     assert sum(compared for _, compared in found) > 100
@@ -109,7 +111,7 @@ def law_best(graph: RandomGraph) -> None:
     """argmax is the best of all structures where it says that it is exact, and bounded by what it says elsewhere."""
     scores, listed = draw(graph, ROWS), structures(graph)
     want = (scores @ listed.mT).amax(-1) if len(listed) else torch.full((ROWS,), -math.inf).double()
-    first, certain = (graph.graph.argmax(graph.scores(scores), exact=exact) for exact in (False, True))
+    first, certain = (graph.graph.search(graph.scores(scores), exact=exact) for exact in (False, True))
     assert bool(certain.exact.all())
     torch.testing.assert_close(certain.value, want, atol=1e-9, rtol=0)
     torch.testing.assert_close(first.value[first.exact], want[first.exact], atol=1e-9, rtol=0)
@@ -130,7 +132,7 @@ def law_batches(graph: RandomGraph) -> None:
     """Any batch shape; an instance is answered the same in any company."""
     for batch in ((), (1,), (2, 2), (0,)):
         scores = draw(graph, *batch)
-        out, best = graph.ask(scores), graph.graph.argmax(graph.scores(scores))
+        out, best = graph.ask(scores), graph.graph.search(graph.scores(scores))
         assert joined(graph, out.marginals).shape == joined(graph, best.parts).shape == scores.shape
         assert out.value.shape == out.converged.shape == out.gap.shape == best.value.shape == torch.Size(batch)
     scores = draw(graph, ROWS)
@@ -168,7 +170,7 @@ def law_masks(graph: RandomGraph) -> None:
         torch.testing.assert_close(got.value[feasible], want.value[feasible], atol=1e-6, rtol=0)
         (gradient,) = torch.autograd.grad(joined(graph, got.marginals)[feasible].square().sum(), masked)
         assert gradient.isfinite().all()
-        bests = [graph.graph.argmax(graph.scores(s), exact=True) for s in (masked.detach(), forbid(scores, -math.inf))]
+        bests = [graph.graph.search(graph.scores(s), exact=True) for s in (masked.detach(), forbid(scores, -math.inf))]
         there = bests[1].value > -math.inf
         torch.testing.assert_close(bests[0].value[there], bests[1].value[there], atol=1e-8, rtol=0)
 
@@ -212,8 +214,12 @@ def as_graph(structure: structmax.AbstractStructure, scores: dict[str, Tensor], 
     return FactorGraph(Factor(structure, *over))
 
 
-# A part tensor of size 0 has no variables.
-FACTORS = {name: case for name, case in CASES.items() if all(tensor.numel() for tensor in case.scores())}
+# A part tensor of size 0 has no variables, and a graph is no factor.
+FACTORS = {
+    name: case
+    for name, case in CASES.items()
+    if all(tensor.numel() for tensor in case.scores()) and not isinstance(case.structure, FactorGraph)
+}
 
 
 @pytest.mark.parametrize("name", FACTORS)
@@ -224,20 +230,20 @@ def test_structures_with_and_without_a_batch(name):
     batch = structure.batch_shape(structure.parts(tensors))
     want = structmax.sparsemap(structure.parts(tensors), structure).marginals
     values = case.scores_of_members(tensors).amax(-1)
-    names = structure.Parts._fields if structure.Parts is not None else ("scores",)
+    names = structure.names
     wanted = dict(zip(names, structure.tensors(want), strict=False))
     for index in (slice(None), (0,) * len(batch), tuple(size - 1 for size in batch)):
         whole = index == slice(None)
         scores = {name: tensor[index] for name, tensor in zip(names, tensors, strict=False)}
         graph = as_graph(structure if whole else structure.at(index, batch), scores, len(batch) if whole else 0)
-        got = graph.sparsemap(scores, tol=1e-9).marginals
+        got = structmax.sparsemap(scores, graph, tol=1e-9).marginals
         for key, answer in got.items():
             torch.testing.assert_close(answer, wanted[key][index], atol=1e-8, rtol=0)
-        torch.testing.assert_close(graph.argmax(scores, exact=True).value, values[index], atol=1e-8, rtol=0)
+        torch.testing.assert_close(graph.search(scores, exact=True).value, values[index], atol=1e-8, rtol=0)
 
 
 def test_lengths_that_do_not_fit_the_batch():
     tag, step = Variables("tag", (5, 3)), Variables("step", (3, 3), free=True)
     graph = FactorGraph(Factor(structmax.LinearChain(torch.tensor([3, 5])), tag, step))
     with pytest.raises(ValueError, match="lengths"):
-        graph.sparsemap({"tag": torch.zeros(3, 5, 3), "step": torch.zeros(3, 3)})
+        structmax.sparsemap({"tag": torch.zeros(3, 5, 3), "step": torch.zeros(3, 3)}, graph)

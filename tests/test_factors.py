@@ -39,7 +39,7 @@ def edge_cases() -> Tensor:
 
 
 def marginals(graph: FactorGraph, x: Tensor) -> Tensor:
-    out = graph.sparsemap({"x": x}, tol=1e-10)
+    out = structmax.sparsemap({"x": x}, graph, tol=1e-10)
     assert bool(out.converged.all())
     return out.marginals["x"]
 
@@ -74,7 +74,7 @@ def test_forbidden(name):
     theta = torch.randn(40, N, generator=generator, dtype=torch.float64)
     theta[torch.rand(40, N, generator=generator) < 0.3] = -math.inf
     listed = members(name, NEGATIONS[2])
-    out = graph_of(name, NEGATIONS[2]).sparsemap({"x": theta}, tol=1e-10)
+    out = structmax.sparsemap({"x": theta}, graph_of(name, NEGATIONS[2]), tol=1e-10)
     for row, got, value in zip(theta, out.marginals["x"], out.value, strict=True):
         feasible = listed[(listed * row.isneginf()).sum(-1) == 0]
         if not len(feasible):
@@ -124,7 +124,7 @@ def both(graph: FactorGraph) -> Callable[[Tensor], Tensor]:
     """Marginals of the two variables and the pair, from scores (R, 3)."""
 
     def ask(scores: Tensor) -> Tensor:
-        out = graph.sparsemap({"x": scores[:, :2], "bond": scores[:, 2]}, tol=1e-10)
+        out = structmax.sparsemap({"x": scores[:, :2], "bond": scores[:, 2]}, graph, tol=1e-10)
         assert bool(out.converged.all())
         return torch.cat([out.marginals["x"], out.marginals["bond"].unsqueeze(-1)], -1)
 
@@ -177,7 +177,7 @@ def test_wide_factors():
     """Sums over many literals agree with the mappings that project onto them."""
     theta = 3 * torch.randn(5, 300, dtype=torch.float64)
     x = Variables("x", (300,))
-    exactly = FactorGraph(Budget(x, exactly=20)).sparsemap({"x": theta}).marginals["x"]
+    exactly = structmax.sparsemap({"x": theta}, FactorGraph(Budget(x, exactly=20))).marginals["x"]
     torch.testing.assert_close(exactly, structmax.budget(theta, 20.0, -1), atol=1e-12, rtol=0)
-    one = FactorGraph(Xor(x)).sparsemap({"x": theta}).marginals["x"]
+    one = structmax.sparsemap({"x": theta}, FactorGraph(Xor(x))).marginals["x"]
     torch.testing.assert_close(one, structmax.sparsemax(theta, -1), atol=1e-12, rtol=0)

@@ -54,6 +54,7 @@ DERIVATIVES = {
     testing.law_given_gradients,
     testing.law_gradients,
     testing.law_project_gradients,
+    testing.law_relax_gradients,
     testing.law_smoothed_gradients,
     testing.law_sparsemap_gradients,
     testing.law_transforms,

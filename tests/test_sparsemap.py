@@ -327,3 +327,20 @@ def test_scores_without_parts(backend):
     assert found.marginals.shape == (3, 2, 0)
     assert found.value.tolist() == [0, 0, 0]
     assert found.probabilities.sum(0).tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("backend", ["numba", "reference"])
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e6, 1e9])
+def test_a_start_that_is_far_off(scale, backend):
+    """Scores may have changed by any amount: the start is left, and what it has to do with rounding too."""
+    partial = structmax.Matching(partial=True)
+    scores = scale * torch.tensor([[0.5, -0.8], [-0.7, 1.1]], dtype=torch.float64) + torch.tensor(
+        [[0.0, 0.1], [0.2, 0.3]]
+    )
+    for former in (-scores, scores.flip(0), torch.full_like(scores, -1.0)):
+        start = structmax.sparsemap(former, partial, backend=backend)
+        got = structmax.sparsemap(scores, partial, start=start, tol=1e-11, backend=backend)
+        want = structmax.sparsemap(scores, partial, tol=1e-11, backend=backend)
+        assert bool(got.converged)
+        torch.testing.assert_close(got.probabilities.sum(), torch.ones((), dtype=torch.float64), atol=1e-14, rtol=0)
+        torch.testing.assert_close(got.marginals, want.marginals, atol=1e-14, rtol=0)

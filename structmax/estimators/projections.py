@@ -27,11 +27,13 @@ class Polytope(AbstractProjection):
     """conv(Y) itself, exactly, by `sparse_marginals` or, where a room does not project, `sparsemap`."""
 
     def shift(self, problem: Problem, point: Tensors, move: Tensors) -> Tensors:
-        wish = tuple(
-            w.masked_fill(s.isneginf(), -math.inf) for w, s in zip(plus(point, move, -1.0), problem.scores, strict=True)
-        )
-        # all parts counted, whatever the structure regularises
-        nearest = SquaredNorm(regularised=problem.structure.names[: problem.count])
+        # all parts counted, whatever the structure regularises, but for those that it cannot: these have their linear
+        # term alone, as in argmin ⟨move, μ⟩ + ½ ‖μ − point‖²
+        names = problem.structure.names[: problem.count]
+        counted = tuple(name for name in names if name not in problem.structure.free)
+        goals = zip(names, plus(point, move, -1.0), move, problem.scores, strict=True)
+        wish = tuple((w if n in counted else -m).masked_fill(s.isneginf(), -math.inf) for n, w, m, s in goals)
+        nearest = SquaredNorm(regularised=counted)
         return plus(point, nearest.point(problem.at(wish)), -1.0)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from structmax import check
-from structmax.contract import AbstractStructure
+from structmax.contract import AbstractRelaxation, AbstractStructure
 from structmax.factor_graph.variables import Literals, Variables, entry, literals
 
 
@@ -299,9 +299,14 @@ class Factor(AbstractFactor):
         if not isinstance(structure, AbstractStructure):
             kind = f"class. Try {structure.__name__}()" if isinstance(structure, type) else type(structure).__name__
             raise TypeError(f"Factor should have a structure first, but got a {kind}.")
+        if isinstance(structure, AbstractRelaxation):
+            raise TypeError(
+                f"Factor should have a structure that knows its convex hull, but {type(structure).__name__} knows a "
+                "relaxation of it. Try giving the factors of both graphs to one FactorGraph."
+            )
         super().__init__(*over)
         self._require_distinct()
-        most = len(structure.Parts._fields) if structure.Parts is not None else 1
+        most = len(structure.names)
         if len(over) > most:
             raise ValueError(
                 f"{type(structure).__name__} has {most} part tensors at most, but Factor got variables for {len(over)}."

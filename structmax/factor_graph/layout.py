@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+import math
+import weakref
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from structmax.contract import AbstractStructure, outside_transforms
 from structmax.factor_graph.factors import AbstractFactor, Clause, Factor
 from structmax.factor_graph.variables import Literals, Variables, entry
 
+T = TypeVar("T")
 # As the kernels know them.
 KINDS = {"sum": 0, "or_out": 1, "pair": 2, "structure": 3, "table": 4}
 
@@ -63,11 +68,38 @@ class Outside:
     free: tuple[bool, ...]
     # which of all free scores are its own
     scores: np.ndarray
+    # of each of its part tensors: places among the variables or among the free scores, and whether it is negated
+    places: tuple[np.ndarray, ...]
+    negated: tuple[bool, ...]
+
+    @cached_property
+    def fields(self) -> tuple[str, ...]:
+        """What the structure has for each instance."""
+        return instance_fields(self.factor.structure)
 
 
-@dataclass(frozen=True)
+def instance_fields(structure: AbstractStructure) -> tuple[str, ...]:
+    """The per-instance fields that are given with a batch; one without holds for every instance as it is."""
+    given = [name for name in structure.per_instance if getattr(structure, name) is not None]
+    return tuple(name for name in given if structure.field_batch_dim(name))
+
+
+class TableRoom(NamedTuple):
+    """What the faces of the tables may need."""
+
+    # the most choices of a support, one that is about to enter among them
+    most: int
+    # where the directions of each table begin (T,), and how many numbers they are in all
+    place: np.ndarray
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
 class Layout:
-    """Names in the order in which their entries stand in flat vectors: n variables, and m free scores."""
+    """Names in the order in which their entries stand in flat vectors: n variables, and m free scores.
+
+    The functions that answer for a graph get numbers and tensors alone, so each layout has a number to be found by.
+    """
 
     bound: dict[str, Variables]
     free: dict[str, Variables]
@@ -75,13 +107,76 @@ class Layout:
     tables: Tables
     outside: tuple[Outside, ...]
 
-    def split(self, bound: Tensor, free: Tensor, batch: Sequence[int]) -> dict[str, Tensor]:
-        """Tensors by name from flat ones (B, n) and (B, m)."""
-        return {
-            name: flat[:, place].reshape(*batch, *names[name].shape)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "number", next(_numbers))
+        _layouts[self.number] = self
+
+    number: int = field(init=False, repr=False)
+    notes: dict[str, Any] = field(init=False, repr=False, default_factory=dict)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # a copy, perhaps in another process, has a number of its own
+        return Layout, (self.bound, self.free, self.arrays, self.tables, self.outside)
+
+    @staticmethod
+    def of_number(number: int) -> Layout:
+        return _layouts[int(number)]
+
+    def remembered(self, name: str, make: Callable[[Layout], T]) -> T:
+        """What somebody makes of a layout once."""
+        if name not in self.notes:
+            with outside_transforms():
+                self.notes[name] = make(self)
+        return self.notes[name]
+
+    @cached_property
+    def variables(self) -> tuple[Variables, ...]:
+        """All names in the order of the part tensors."""
+        return (*self.bound.values(), *self.free.values())
+
+    @cached_property
+    def table_room(self) -> TableRoom:
+        start, number = self.arrays.start, self.tables.number
+        size = start[number + 1] - start[number]
+        # affinely independent choices, and one that is about to enter
+        most = size - self.tables.groups + 2
+        ends = np.cumsum([0, *((most - 1) * size)], dtype=np.int64)
+        return TableRoom(int(most.max(initial=0)), ends[:-1], int(ends[-1]))
+
+    def structures(self, fields: Mapping[str, Any]) -> tuple[AbstractStructure, ...]:
+        """The structures among the factors, with fields named `field_name`."""
+        found = []
+        for k, outside in enumerate(self.outside):
+            own = {name: fields[field_name(k, name)] for name in outside.fields}
+            found.append(outside.factor.structure.changed(own))
+        return tuple(found)
+
+    def joined(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Flat vectors (B, n) and (B, m) from part tensors (B, …)."""
+        rows, count = len(tensors[0]), len(self.bound)
+        nothing = tensors[0].new_zeros(rows, 0)
+
+        def flat(group: Sequence[Tensor]) -> Tensor:
+            return torch.cat([nothing, *(t.reshape(rows, math.prod(t.shape[1:])) for t in group)], 1)
+
+        return flat(tensors[:count]), flat(tensors[count:])
+
+    def split(self, bound: Tensor, free: Tensor) -> tuple[Tensor, ...]:
+        """The way back; leading dimensions stay as they are."""
+        return tuple(
+            flat[..., place].reshape(*flat.shape[:-1], *names[name].shape)
             for names, flat in ((self.bound, bound), (self.free, free))
             for name, place in places(names).items()
-        }
+        )
+
+
+def field_name(number: int, name: str) -> str:
+    """What the graph calls a field of one of its structures."""
+    return f"{name}_{number}"
+
+
+_numbers = itertools.count()
+_layouts: MutableMapping[int, Layout] = weakref.WeakValueDictionary()
 
 
 def places(names: dict[str, Variables]) -> dict[str, slice]:
@@ -110,7 +205,8 @@ def lay_out(items: Iterable[AbstractFactor | Variables]) -> Layout:
             own = tuple(one for one in factor.over if not one.of.free)
             others = [one for one in factor.over if one.of.free]
             shapes, kinds = tuple(one.shape for one in factor.over), tuple(one.of.free for one in factor.over)
-            outside.append(Outside(factor, len(rows), shapes, kinds, _flat(others, starts)))
+            each, signs = tuple(_flat([one], starts) for one in factor.over), tuple(o.negated for o in factor.over)
+            outside.append(Outside(factor, len(rows), shapes, kinds, _flat(others, starts), each, signs))
             rows.append(_row(Clause("structure", own), starts))
     arrays = _arrays(rows, sum(v.size for v in bound.values()))
     return Layout(bound, free, arrays, _tables(rows), tuple(outside))

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from structmax.contract import AbstractStructure
-from structmax.factor_graph.layout import Outside
+from structmax.factor_graph.layout import Outside, instance_fields
 from structmax.questions.argmax import argmax
 from structmax.questions.sparsemap import SparseMAP, sparsemap
 
 # Of the projections, relative to the largest score of a structure.
 TOLERANCE = 1e-11
+
+
+def of_rows(structure: AbstractStructure, rows: np.ndarray) -> AbstractStructure:
+    """The structure of some instances, from one with an entry for each instance in its fields."""
+    index = torch.from_numpy(rows)
+    return structure.changed({name: getattr(structure, name)[index] for name in instance_fields(structure)})
 
 
 class Support:
@@ -40,19 +44,6 @@ class Support:
         # orthonormal directions (B, r, k) of the faces, and how the free parts move along them (B, r, m)
         self.directions, self.along = np.zeros((rows, 0, len(self.own))), np.zeros((rows, 0, len(self.others)))
 
-    def structure(self, instance: np.ndarray, batch: Sequence[int]) -> AbstractStructure:
-        """The structure of some instances of a batch of that shape."""
-        structure = self.outside.factor.structure
-        changed = {}
-        for name in structure.per_instance:
-            value = getattr(structure, name)
-            # a field without a batch holds for every instance as it is
-            if value is not None and structure.field_batch_dim(name):
-                rest = value.shape[structure.field_batch_dim(name) :]
-                rows = value.expand((*batch, *rest)).reshape(math.prod(batch), *rest)
-                changed[name] = rows[torch.from_numpy(instance)]
-        return dataclasses.replace(structure, **changed) if changed else structure  # type: ignore[type-var]
-
     def _tensors(self, own: np.ndarray, others: np.ndarray) -> tuple[Tensor, ...]:
         """Part tensors from the entries of copies (R, k) and of free parts (R, m)."""
         flat = np.empty((len(own), sum(self.sizes)))
@@ -71,8 +62,8 @@ class Support:
         """argmin ½‖x − eta‖² − ⟨phi, ν⟩ over the hull: copies x (R, k) and free parts ν (R, m) of these rows."""
         tensors = self._tensors(eta, phi)
         start = self._former(rows, tensors, structure) if self.lists.shape[1] else None
-        names = structure.Parts and structure.Parts._fields
-        regularised = names and tuple(n for n, free in zip(names, self.outside.free, strict=False) if not free)
+        pairs = zip(structure.names, self.outside.free, strict=False)
+        regularised = tuple(name for name, is_free in pairs if not is_free)
         scores = structure.parts(tensors)
         found = sparsemap(scores, structure, tol=TOLERANCE, start=start, regularised=regularised)
         self._remember(rows, found)
@@ -127,14 +118,6 @@ class Support:
         self.directions[rows], self.along[rows] = 0.0, 0.0
         self.directions[rows, : q.shape[-1]] = (q.mT * there.unsqueeze(-1)).numpy()
         self.along[rows, : q.shape[-1]] = along.numpy()
-
-    def pull(self, free: np.ndarray) -> np.ndarray:
-        """What scores (B, m) of the free parts are worth as scores of the copies, along the faces: (B, k)."""
-        return np.einsum("brk,br->bk", self.directions, np.einsum("brm,bm->br", self.along, free))
-
-    def push(self, copies: np.ndarray) -> np.ndarray:
-        """How the free parts (B, m) move with copies (B, k) that move along the faces."""
-        return np.einsum("brm,br->bm", self.along, np.einsum("brk,bk->br", self.directions, copies))
 
     def complete(
         self, copies: np.ndarray, phi: np.ndarray, structure: AbstractStructure

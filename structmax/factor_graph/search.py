@@ -12,8 +12,8 @@ import numpy as np
 from torch import Tensor
 
 from structmax.factor_graph.layout import KINDS, Layout
-from structmax.factor_graph.outside import Support
-from structmax.factor_graph.solver import CONVERGED, FIRST, FORBIDDEN, INFEASIBLE, RUNNING, Problem, Solver
+from structmax.factor_graph.outside import Support, of_rows
+from structmax.factor_graph.solver import CONVERGED, FIRST, FORBIDDEN, INFEASIBLE, RUNNING, Program, Solver
 
 # The largest score, in units of the proximal term: at first, and how much more at each of so many points at most.
 SHARPNESS, SHARPER, POINTS = 32.0, 8.0, 8
@@ -56,7 +56,7 @@ class Linear:
     status: np.ndarray
 
 
-def linear_program(layout: Layout, problem: Problem, max_iter: int, tol: float) -> Linear:
+def linear_program(layout: Layout, problem: Program, max_iter: int, tol: float) -> Linear:
     """max ⟨θ, μ⟩ over the relaxation."""
     own = np.where(problem.phi <= FORBIDDEN, 0.0, np.abs(problem.phi))
     largest = np.maximum(np.abs(problem.theta).max(1, initial=0.0), own.max(1, initial=0.0))
@@ -68,7 +68,7 @@ def linear_program(layout: Layout, problem: Problem, max_iter: int, tol: float) 
     every = np.arange(len(sharp))
     bounds = problem.low, problem.high, problem.vacuous
     theta, phi = sharpened(problem.theta, every) + 0.5, sharpened(problem.phi, every)
-    solver = Solver(layout, Problem(theta, phi, *bounds, problem.instance, problem.batch), tol)
+    solver = Solver(layout, Program(theta, phi, *bounds, problem.instance, problem.structures), tol)
     before, first = np.full_like(theta, np.inf), float(FIRST)
     for point in range(POINTS):
         solver.run(max_iter, first)
@@ -86,7 +86,7 @@ def linear_program(layout: Layout, problem: Problem, max_iter: int, tol: float) 
     return Linear(u, nu, solver.bound(problem.theta * sharp) / sharp[:, 0], solver.status)
 
 
-def complete(layout: Layout, problem: Problem, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def complete(layout: Layout, problem: Program, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """For 0/1 variables (B, n): whether all factors hold (B,), and the best own parts (B, m) of factors given them."""
     arrays = layout.arrays
     within = (u >= problem.low) & (u <= problem.high)
@@ -115,9 +115,9 @@ def complete(layout: Layout, problem: Problem, u: np.ndarray) -> tuple[np.ndarra
         one = np.add.reduceat(chosen, tables.begin[:-1], 1) == 1
         met[:, tables.number] = one & np.logical_and.reduceat(allowed, tables.begin[:-1], 1)
     every = np.arange(len(u))
-    for outside in layout.outside:
+    for outside, whole in zip(layout.outside, problem.structures, strict=True):
         support = Support(outside, 0)
-        structure = support.structure(problem.instance, problem.batch)
+        structure = of_rows(whole, problem.instance)
         copies = literal[:, arrays.start[outside.number] : arrays.start[outside.number + 1]]
         own = problem.own(outside.scores, every)
         met[:, outside.number], nu[:, outside.scores] = support.complete(copies, own, structure)
@@ -137,7 +137,7 @@ class Found:
     relaxed: tuple[np.ndarray, np.ndarray]
 
 
-def search(layout: Layout, problem: Problem, exact: bool, max_iter: int, max_nodes: int) -> Found:
+def search(layout: Layout, problem: Program, exact: bool, max_iter: int, max_nodes: int) -> Found:
     """Branch and bound over all instances at once, deepest nodes first."""
     B = len(problem.theta)
     u, nu, value = np.zeros_like(problem.theta), np.zeros_like(problem.phi), np.full(B, -np.inf)
@@ -188,10 +188,10 @@ class Nodes:
     high: np.ndarray
     bound: np.ndarray
 
-    def of(self, problem: Problem) -> Problem:
+    def of(self, problem: Program) -> Program:
         i = self.instance
         scores = problem.theta[i], problem.phi[i]
-        return Problem(*scores, self.low, self.high, problem.vacuous[i], problem.instance[i], problem.batch)
+        return Program(*scores, self.low, self.high, problem.vacuous[i], problem.instance[i], problem.structures)
 
     def where(self, chosen: np.ndarray) -> Nodes:
         return Nodes(self.instance[chosen], self.low[chosen], self.high[chosen], self.bound[chosen])

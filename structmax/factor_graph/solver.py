@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
+from structmax.contract import AbstractStructure
+from structmax.factor_graph.faces import Faces, conjugate, summed
 from structmax.factor_graph.layout import KINDS, Layout
-from structmax.factor_graph.outside import Support
+from structmax.factor_graph.outside import Support, of_rows
 from structmax.factor_graph.tables import TableSupports
 
 RUNNING, CONVERGED, INFEASIBLE = 0, 1, 2
@@ -25,7 +26,7 @@ ROUNDED, POLISHES = 1e-13, 4
 
 
 @dataclass(frozen=True)
-class Problem:
+class Program:
     """What is asked, flat. An entry of low and high (B, n) holds a variable where both are equal."""
 
     # scores of the variables (B, n), and of the factors' own parts (B, m)
@@ -35,9 +36,9 @@ class Problem:
     high: np.ndarray
     # factors that say nothing: (B, F)
     vacuous: np.ndarray
-    # which instance each row is, of a batch of this shape: (B,)
+    # which instance each row is (B,), and the structures among the factors, with an entry for each instance
     instance: np.ndarray
-    batch: tuple[int, ...]
+    structures: tuple[AbstractStructure, ...]
 
     def own(self, scores: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Some of the factors' own scores, −inf where a part is forbidden."""
@@ -58,10 +59,10 @@ class Solver:
         tolerance: of both residuals.
     """
 
-    def __init__(self, layout: Layout, problem: Problem, tolerance: float) -> None:
-        from structmax.factor_graph import kernel_numba
+    def __init__(self, layout: Layout, problem: Program, tolerance: float) -> None:
+        from structmax.factor_graph.kernel_numba import steps
 
-        self.kernel, self.layout, self.problem = kernel_numba, layout, problem
+        self.kernel, self.layout, self.problem = steps, layout, problem
         arrays = layout.arrays
         variable, sign = arrays.variable, arrays.sign
         theta, low, high = problem.theta, problem.low, problem.high
@@ -80,14 +81,12 @@ class Solver:
         self.slope, self.lift = np.zeros((B, E)), np.zeros((B, E))
         self.tables = TableSupports(layout, B)
         self.supports = [Support(outside, B) for outside in layout.outside]
-        self._gather_directions()
         # scores have no more digits
         self.tolerance = np.stack([np.full(B, tolerance), np.maximum(tolerance, 1e-14 * (1 + largest))], 1)
         self.iterations, self.status = np.zeros(B, np.int64), np.zeros(B, np.int64)
         self.residuals = np.full((B, 2), np.inf)
         self.status[~_possible(layout, self.lowest, self.highest, problem.vacuous)] = INFEASIBLE
-        # More than conjugate gradients ever need.
-        self.conjugate = 50 + 2 * E
+        self.directions = self.faces().directions()
 
     # ---------------------------------------------------------------- what the kernels get
 
@@ -104,15 +103,14 @@ class Solver:
         given = self.problem
         return given.theta, given.phi, given.low, given.high, self.lowest, self.highest, given.vacuous
 
-    def _gather_directions(self) -> None:
-        """Ranks (B, O) of the faces of tables and structures, where each begins (O,), and all directions (B, D)."""
-        B = len(self.u)
-        spans = [support.directions for support in self.supports]
-        blocks = [self.tables.directions, *(span.reshape(B, span.shape[1] * span.shape[2]) for span in spans)]
-        rank = np.array([span.shape[1] for span in spans], np.int64)
-        place = np.cumsum([block.shape[1] for block in blocks], dtype=np.int64)[:-1]
-        ranks = np.concatenate([self.tables.rank, np.tile(rank, (B, 1))], 1)
-        self.directions = ranks, np.concatenate([self.tables.place, place]), np.concatenate(blocks, 1)
+    def faces(self) -> Faces:
+        """The faces that the copies lie on, as they were last found."""
+        given, tables = self.problem, self.tables
+        alone = (self.layout.arrays.degree == 0) & ~((given.low < given.theta) & (given.theta < given.high))
+        still = (given.low == given.high) | (self.status == INFEASIBLE)[:, None] | alone
+        spans = tuple((support.directions, support.along) for support in self.supports)
+        logic = self.mode, self.free, self.slope
+        return Faces(self.layout, *logic, still, tables.rank, tables.directions, tables.moves, spans)
 
     # ---------------------------------------------------------------- structures
 
@@ -126,7 +124,7 @@ class Solver:
 
     def _project_structures(self, rows: np.ndarray) -> None:
         """Copies and own parts of all structures, for these rows."""
-        for support in self.supports:
+        for support, whole in zip(self.supports, self.problem.structures, strict=True):
             copies, scores = self._copies(support), support.outside.scores
             asked = rows[~self.problem.vacuous[rows, support.outside.number]]
             if not len(asked):
@@ -134,7 +132,7 @@ class Solver:
             eta = self._literals(asked, copies) - self.w[asked, copies]
             eta[self.highest[asked, copies] == 0] = -np.inf
             phi = self.problem.own(scores, asked) / self.rho[asked, None]
-            structure = support.structure(self.problem.instance[asked], self.problem.batch)
+            structure = of_rows(whole, self.problem.instance[asked])
             self.x[asked, copies], self.nu[np.ix_(asked, scores)] = support.project(asked, eta, phi, structure)
             self.free[asked, copies] = self.x[asked, copies] > 0
             self.status[asked[support.counts[asked] == 0]] = INFEASIBLE
@@ -144,11 +142,11 @@ class Solver:
             return
         if len(self.tables):
             self.tables.find_faces(rows)
-            self.tables.pull(self.problem.phi, self.lift)
         for support in self.supports:
             support.find_faces(rows)
-            self.lift[:, self._copies(support)] = support.pull(self.problem.phi[:, support.outside.scores])
-        self._gather_directions()
+        faces = self.faces()
+        faces.pull(self.problem.phi, self.lift)
+        self.directions = faces.directions()
 
     # ---------------------------------------------------------------- the way to the solution
 
@@ -174,7 +172,7 @@ class Solver:
         saved, before = self._saved(rows), self.residuals[rows].max(1)
         self._find_faces(rows)
         arrays = tuple(self.layout.arrays)
-        self.kernel.jump(rows, arrays, self._given, self._state, self._faces, self.conjugate)
+        self.kernel.jump(rows, arrays, self._given, self._state, self._faces, conjugate(self.layout))
         self._step(rows, 1)
         worse = ~(self.residuals[rows].max(1) <= GAIN * before)
         self._restore(rows, saved, worse)
@@ -255,11 +253,6 @@ class Solver:
         u[self.status == INFEASIBLE], nu[self.status == INFEASIBLE] = 0.0, 0.0
         return np.clip(u, 0.0, 1.0), nu
 
-    def _summed(self, copies: np.ndarray) -> np.ndarray:
-        """Sums over the copies (B, E) of each variable, with the sign of the literal: (B, n)."""
-        sums, index = torch.zeros(self.u.shape, dtype=torch.float64), torch.from_numpy(self.layout.arrays.variable)
-        return sums.index_add_(1, index, torch.from_numpy(self.layout.arrays.sign * copies)).numpy()
-
     def bound(self, linear: np.ndarray | None = None) -> np.ndarray:
         """No point of the relaxation has a higher value than this: (B,).
 
@@ -267,36 +260,11 @@ class Solver:
         Given other scores (B, n), it is that of the linear program.
         """
         multipliers = self.rho[:, None] * (self.eta - self.x)
-        left = (self.problem.theta if linear is None else linear) - self._summed(multipliers)
+        left = (self.problem.theta if linear is None else linear) - summed(self.layout, multipliers)
         # where the variables alone would be best
         own = np.clip(left if linear is None else np.sign(left), self.problem.low, self.problem.high)
         value = (left * own).sum(1) - (0.5 * (own**2).sum(1) if linear is None else 0.0)
         return value + (multipliers * (self.x - self.negated)).sum(1) + (self.problem.phi * self.nu).sum(1)
-
-    def derivative(self, du: np.ndarray, dnu: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The Jacobian of the answer, a symmetric matrix, times (du, dnu)."""
-        arrays, given = self.layout.arrays, self.problem
-        first = arrays.start[:-1][arrays.kind == KINDS["pair"]]
-        part = arrays.part[arrays.kind == KINDS["pair"]]
-        # own parts are linear in the copies, along a face: what they are worth there
-        worth = np.zeros_like(self.w)
-        for end in (first, first + 1):
-            worth[:, end] = self.slope[:, end] * dnu[:, part]
-        self.tables.pull(dnu, worth)
-        for support in self.supports:
-            worth[:, self._copies(support)] = support.pull(dnu[:, support.outside.scores])
-        still = (given.low == given.high) | (self.status == INFEASIBLE)[:, None]
-        goal = du + self._summed(worth)
-        moved = self.kernel.along_faces(tuple(arrays), still, self._faces, goal, self.conjugate)
-        alone = (arrays.degree == 0) & ~((given.low < given.theta) & (given.theta < given.high))
-        moved[still | alone] = 0.0
-        copies = arrays.sign * moved[:, arrays.variable]
-        along = np.zeros_like(dnu)
-        along[:, part] = sum(self.slope[:, end] * copies[:, end] for end in (first, first + 1))
-        self.tables.push(copies, along)
-        for support in self.supports:
-            along[:, support.outside.scores] = support.push(copies[:, self._copies(support)])
-        return moved, along
 
 
 def _possible(layout: Layout, lowest: np.ndarray, highest: np.ndarray, vacuous: np.ndarray) -> np.ndarray:

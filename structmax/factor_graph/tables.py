@@ -22,14 +22,10 @@ class TableSupports:
         self.start = layout.arrays.start
         tables = layout.tables
         T = len(tables.number)
-        size = self.start[tables.number + 1] - self.start[tables.number]
-        # affinely independent choices, and one that is about to enter
-        most = size - tables.groups + 2
-        K, L = int(most.max(initial=0)), tables.states.shape[1] + 1
-        space = (most - 1) * size
-        self.place = np.cumsum([0, *space], dtype=np.int64)[:-1]
+        room, L = layout.table_room, tables.states.shape[1] + 1
+        K, self.place = room.most, room.place
         self.rank = np.zeros((rows, T), np.int64)
-        self.directions = np.zeros((rows, int(space.sum())))
+        self.directions = np.zeros((rows, room.size))
         self.members = (
             np.zeros((rows, T, K, L), np.int32),
             np.zeros((rows, T, 2, K), np.int64),
@@ -37,20 +33,13 @@ class TableSupports:
             np.zeros((rows, T, 7, K)),
             np.zeros((rows, T, 4)),
             np.zeros((rows, T, 1), np.int64),
-            np.zeros_like(self.directions),
         )
+        self.moves = np.zeros_like(self.directions), np.zeros((rows, T, K), np.int64)
 
     def __len__(self) -> int:
         return self.rank.shape[1]
 
     def find_faces(self, rows: np.ndarray) -> None:
         """Directions of the faces that the supports of these rows span."""
-        self.kernel.find_faces(rows, self.start, self.layout, self.members, self.rank, self.place, self.directions)
-
-    def pull(self, free: np.ndarray, out: np.ndarray) -> None:
-        """What scores (B, m) of the choices are worth as scores of the copies, along the faces: into out (B, E)."""
-        self.kernel.pull(self.start, self.layout, self.members, self.rank, self.place, free, out)
-
-    def push(self, copies: np.ndarray, out: np.ndarray) -> None:
-        """How the choices move with copies (B, E) that move along the faces: added to out (B, m)."""
-        self.kernel.push(self.start, self.layout, self.members, self.rank, self.place, copies, out)
+        faces = self.rank, self.place, self.directions, self.moves
+        self.kernel.find_faces(rows, self.start, self.layout, self.members, *faces)

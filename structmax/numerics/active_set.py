@@ -49,14 +49,18 @@ class Supports:
         gap = self.score(y) - (self.mean() * self.regular * y).sum(-1) - self.level
         return torch.where(self.alive.any(1), gap, math.inf)
 
+    def scale_with(self, y: Tensor) -> Tensor:
+        """The scale of scores, those of y (B, P) among them: (B,)."""
+        # at least 1, also where there are no parts
+        largest = torch.nn.functional.pad(torch.where(y > 0, self.theta.abs(), 1.0), (0, 1), value=1.0).amax(1)
+        return torch.maximum(largest, self.scale)
+
     def offer(self, y: Tensor, wanted: Tensor) -> None:
         """Takes y (B, P) into the support of the instances that are `wanted` (B,)."""
         if not bool(wanted.any()):
             return
         is_first = wanted & ~self.alive.any(1)
-        # at least 1, also where there are no parts
-        largest = torch.nn.functional.pad(torch.where(y > 0, self.theta.abs(), 1.0), (0, 1), value=1.0).amax(1)
-        self.scale = torch.where(is_first, largest, self.scale)
+        self.scale = torch.where(wanted, self.scale_with(y), self.scale)
         given = self._make_room(y, wanted)
         at = self.place(y, wanted)
         self.weights = torch.where(at, torch.where(is_first, 1.0, given).unsqueeze(1), self.weights)
@@ -165,7 +169,7 @@ def sparsemap(
     lost = lost | broken
     for k in range(start.shape[1]):
         y = from_lists(start[:, k : k + 1], theta)[:, 0]
-        bar = max(tol, ROUNDING * start.shape[2]) * supports.scale
+        bar = max(tol, ROUNDING * start.shape[2]) * supports.scale_with(y)
         allowed = ~lost & (start[:, k] >= 0).all(1) & (supports.score(y) > -math.inf)
         supports.offer(y, allowed & (supports.gap(y) > bar))
     converged, calls, gap = lost & ~broken, torch.zeros_like(broken).long(), torch.zeros_like(supports.level)
@@ -174,7 +178,7 @@ def sparsemap(
         y = torch.where(going.unsqueeze(1), best(supports.direction()), 0.0)
         calls = calls + going
         gap = torch.where(going, supports.gap(y), gap)
-        within = gap <= max(tol, ROUNDING * float(y.sum(1).max())) * supports.scale
+        within = gap <= max(tol, ROUNDING * float(y.sum(1).max())) * supports.scale_with(y)
         converged = converged | (going & within)
         going = going & ~within
         supports.offer(y, going)

@@ -28,6 +28,7 @@ from torch.autograd import Function
 from structmax import backends, check
 from structmax.autograd import rule
 from structmax.calling import call
+from structmax.omega import relaxed
 from structmax.omega.base import AbstractOmega
 from structmax.omega.projection import projected, pulled_back
 from structmax.parts import Tensors, flat, inner, scaled, unflat
@@ -99,12 +100,27 @@ class SquaredNorm(AbstractOmega):
         return ("argmax",)
 
     def value(self, problem: Problem) -> Tensor:
-        return self.distribution(problem).value
+        return self._mean(problem).value
 
     def point(self, problem: Problem) -> Tensors:
         if self._projects(problem):
             return projected(self._divided(problem))
-        return self.distribution(problem).marginals
+        return self._mean(problem).marginals
+
+    def _mean(self, problem: Problem) -> "Support | relaxed.Point":
+        return self.relaxation(problem) if problem.answers("relax") else self.distribution(problem)
+
+    def relaxation(self, problem: Problem, max_iter: int = 1000, tol: float = 1e-9) -> relaxed.Point:
+        """The best point of a polytope around conv(Y), for structures that answer `relax`."""
+        counted = zip(problem.structure.names, problem.regularised(self.regularised), strict=True)
+        wrong = [name for name, is_counted in counted if is_counted == (name in problem.structure.free)]
+        if wrong:
+            should = tuple(name for name in problem.structure.names if name not in problem.structure.free)
+            raise ValueError(
+                f"`regularised` of a {type(problem.structure).__name__} should be {should}, all that is not free, but "
+                f"is {self.regularised!r}. Try leaving it out."
+            )
+        return relaxed.relaxed(problem, self.temperature, max_iter, tol)
 
     def pullback(self, problem: Problem, d_point: Tensors) -> Tensors:
         if self._projects(problem):

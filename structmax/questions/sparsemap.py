@@ -3,14 +3,15 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 
 from structmax import check
-from structmax.contract import AbstractStructure, Scores
+from structmax.contract import AbstractRelaxation, AbstractStructure, Scores
 from structmax.numerics.active_set import lists_of
+from structmax.omega.relaxed import Point
 from structmax.omega.squared_norm import AbstractSolver, ActiveSet, SquaredNorm, Support
 from structmax.parts import flat, unflat
 from structmax.problem import Problem
@@ -49,6 +50,26 @@ class SparseMAP:
         return self.structure.parts(unflat(vectors.movedim(-2, 0), events))
 
 
+@dataclass(frozen=True)
+class Relaxed:
+    """The best point of a relaxation, as `sparsemap` gives it for a `FactorGraph`, and how well it is known."""
+
+    # by name, in the shapes of the scores, differentiable; free ones too
+    marginals: Any
+    # max ⟨θ, μ⟩ − t/2 ‖μ_R‖², free ones not in R: the batch shape, differentiable
+    value: Tensor
+    # how many steps were taken
+    iterations: Tensor
+    # whether both residuals are within the tolerance
+    converged: Tensor
+    # no point has a value higher than `value` by more than this, but for the primal residual
+    gap: Tensor
+    # the largest distance between a variable and a factor's copy of it
+    primal_residual: Tensor
+    # the largest change of a variable in the last step, times the penalty
+    dual_residual: Tensor
+
+
 def members_of(lists: Tensor, like: Sequence[Tensor]) -> Tensor:
     """Structures (…, K, P) from lists (…, K, L) of their parts, for part tensors (B, …) of the same events."""
     parts = sum(math.prod(t.shape[1:]) for t in like)
@@ -57,6 +78,20 @@ def members_of(lists: Tensor, like: Sequence[Tensor]) -> Tensor:
     return vectors[..., :-1]
 
 
+# Somebody who holds an AbstractStructure that is a relaxation gets more than he is promised.
+@overload
+def sparsemap(  # type: ignore[overload-overlap]
+    scores: Any,
+    structure: AbstractRelaxation,
+    *,
+    temperature: float = 1.0,
+    max_iter: int = 1000,
+    tol: float = 1e-9,
+    backend: str = "auto",
+) -> Relaxed: ...
+
+
+@overload
 def sparsemap(
     scores: Scores,
     structure: AbstractStructure,
@@ -68,11 +103,28 @@ def sparsemap(
     regularised: tuple[str, ...] | None = None,
     solver: AbstractSolver = ActiveSet(),  # noqa: B008
     backend: str = "auto",
-) -> SparseMAP:
+) -> SparseMAP: ...
+
+
+def sparsemap(
+    scores: Any,
+    structure: AbstractStructure,
+    *,
+    temperature: float = 1.0,
+    max_iter: int = 1000,
+    tol: float = 1e-9,
+    start: Any = None,
+    regularised: tuple[str, ...] | None = None,
+    solver: AbstractSolver = ActiveSet(),  # noqa: B008
+    backend: str = "auto",
+) -> SparseMAP | Relaxed:
     """argmax over μ in conv(Y) of ⟨θ, μ⟩ − temperature/2 ‖μ_R‖², as a distribution over few structures. Differentiable.
 
     It asks for nothing but best structures, so every structure that answers `argmax` answers it, exactly. Scores of
     any dtype are solved for in float64. Inside torch.compile it breaks the graph and runs as it is.
+
+    For a `FactorGraph` it is LP-SparseMAP: conv(Y) is replaced by the intersection of the hulls of its factors. Then
+    `max_iter` counts steps, `tol` is what both residuals should fall below, and `start` and `solver` have no say.
 
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
@@ -90,7 +142,8 @@ def sparsemap(
 
     Returns:
         A `SparseMAP` with `marginals`, `parts`, `probabilities`, `value`, and per instance `counts`, `iterations`,
-        `converged` and `gap`. An instance in which nothing is feasible has zeros, value −inf and no structures.
+        `converged` and `gap`; for a `FactorGraph` a `Relaxed`, with residuals and without structures. An instance in
+        which nothing is feasible has zeros, value −inf and no structures.
 
     Examples:
         >>> import torch, structmax
@@ -114,8 +167,23 @@ def sparsemap(
     if not isinstance(solver, AbstractSolver):
         raise TypeError(f"`solver` should be ActiveSet() or another solver, but is {solver!r}.")
     omega, problem = SquaredNorm(temperature, regularised), Problem.of(scores, structure, backend)
+    if problem.answers("relax"):
+        if start is not None or solver != ActiveSet():
+            raise ValueError(
+                f"sparsemap of a {type(structure).__name__} should have neither `start` nor `solver`: it is solved as "
+                "a relaxation, without structures. Try it without them."
+            )
+        return _of_relaxation(problem, omega.relaxation(problem, max_iter, tol))
     found = omega.distribution(problem, _started(start, problem), max_iter, tol, solver)
     return answered(problem, found)
+
+
+def _of_relaxation(problem: Problem, point: Point) -> Relaxed:
+    """A point of a relaxation as an answer."""
+    real = point.value, point.gap, *point.residuals.unbind(-1)
+    value, gap, primal, dual = (problem.shaped(t.to(problem.scores[0].dtype)) for t in real)
+    iterations, converged = problem.with_batch((point.iterations, point.converged))
+    return Relaxed(problem.named(point.marginals), value, iterations, converged, gap, primal, dual)
 
 
 def answered(problem: Problem, found: Support) -> SparseMAP:

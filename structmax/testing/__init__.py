@@ -18,7 +18,7 @@ from structmax.testing.instances import law_limits, law_vmap
 from structmax.testing.masks import law_masks, law_masks_in_float32
 from structmax.testing.projection import law_project, law_project_gradients
 from structmax.testing.smoothing import law_smoothed, law_smoothed_gradients
-from structmax.testing.sparse import law_sparsemap, law_sparsemap_gradients
+from structmax.testing.sparse import law_relax, law_relax_gradients, law_sparsemap, law_sparsemap_gradients
 from structmax.testing.targets import law_rounded_once, law_target_padding
 from structmax.testing.values import (
     law_argmax,
@@ -54,6 +54,8 @@ LAWS: dict[Callable[[Case, str], None], tuple[str, ...]] = {
     law_project_gradients: ("project", "project_jvp"),
     law_sparsemap: ("sparsemap",),
     law_sparsemap_gradients: ("sparsemap",),
+    law_relax: ("relax",),
+    law_relax_gradients: ("relax", "relax_jvp"),
     law_masks: ("argmax",),
     law_masks_in_float32: ("argmax",),
     law_padding: ("argmax",),

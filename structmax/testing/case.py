@@ -67,7 +67,7 @@ class Case:
         for index in itertools.product(*map(range, batch)):
             one = self.structure.at(index, batch)
             listed = one.enumerate(one.parts(tuple(t[index] for t in scores)))
-            every.append(torch.cat([m.flatten(1) for m in one.tensors(listed)], -1))
+            every.append(flat(one.tensors(listed)))
         most = max(len(rows) for rows in every)
         padded = [torch.nn.functional.pad(rows, (0, 0, 0, most - len(rows)), value=-1.0) for rows in every]
         return torch.stack(padded).reshape(*batch, most, -1)

@@ -45,7 +45,7 @@ def law_agrees_with_reference(case: Case, backend: str) -> None:
             for a, b in zip(answers[0][0], answers[1][0], strict=True):
                 same(f"{question.__name__} against reference, {name}", a, b)
             for part, (a, b) in enumerate(zip(answers[0][1], answers[1][1], strict=True)):
-                field = case.structure.Parts._fields[part] if case.structure.Parts else "scores"
+                field = case.structure.names[part]
                 same(f"gradient of {question.__name__} for `{field}` against reference, {name}", a, b)
 
 

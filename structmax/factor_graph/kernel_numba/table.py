@@ -5,8 +5,9 @@ in tuples:
 
     tables   as `layout.Tables` lists them
     members  lists (B, T, K, L + 1), sizes (B, T, 2, K), factor (B, T, K, K), columns (B, T, 7, K), facts (B, T, 4),
-             number (B, T, 1): the support of each table, as numerics/kernel_numba/active_set.py has it; and
-             inverse (B, D): how the weights of a support move with the copies, in rows as long as the directions
+             number (B, T, 1): the support of each table, as numerics/kernel_numba/active_set.py has it
+    moves    inverse (B, D), how the weights of a support move with the copies, in rows as long as the directions; and
+             chosen (B, T, K), which of all free scores belongs to each choice of a support
 
 Derivation: ../README.md.
 """
@@ -140,9 +141,11 @@ def _invert(rows, triangle, inverse):
 
 
 @kernel()
-def _find_faces(first, last, rows, start, tables, members, rank, place, directions):
+def _find_faces(first, last, rows, start, tables, members, rank, place, directions, moves):
     number, groups = tables[:2]
-    lists, _, _, _, _, counts, inverse = members
+    lists, _, _, _, _, counts = members
+    inverse, chosen = moves
+    begin, own = tables[2], tables[4]
     triangle = np.empty((lists.shape[2], lists.shape[2]))
     for k in range(first, last):
         b = rows[k]
@@ -153,52 +156,51 @@ def _find_faces(first, last, rows, start, tables, members, rank, place, directio
             across = directions[b, here].reshape(rank[b, t], size)
             _orthonormal(lists[b, t], rank[b, t] + 1, groups[t], across, triangle)
             _invert(across, triangle, inverse[b, here].reshape(rank[b, t], size))
+            for i in range(counts[b, t, 0]):
+                chosen[b, t, i] = own[begin[t] + lists[b, t, i, groups[t]] - size]
 
 
 @kernel()
-def _pull(first, last, start, tables, members, rank, place, free, out):
-    number, groups, begin, _, own = tables
-    lists, _, _, _, _, _, inverse = members
+def _pull(first, last, start, number, rank, place, moves, free, out):
+    inverse, chosen = moves
     for b in range(first, last):
         for t in range(len(number)):
             copies = out[b, start[number[t]] : start[number[t] + 1]]
-            size, k = len(copies), groups[t]
+            size = len(copies)
             copies[:] = 0.0
             for i in range(rank[b, t]):
-                gain = free[b, own[begin[t] + lists[b, t, i + 1, k] - size]]
-                gain -= free[b, own[begin[t] + lists[b, t, 0, k] - size]]
+                gain = free[b, chosen[b, t, i + 1]] - free[b, chosen[b, t, 0]]
                 for e in range(size):
                     copies[e] += gain * inverse[b, place[t] + i * size + e]
 
 
 @kernel()
-def _push(first, last, start, tables, members, rank, place, moved, out):
-    number, groups, begin, _, own = tables
-    lists, _, _, _, _, _, inverse = members
+def _push(first, last, start, number, rank, place, moves, moved, out):
+    inverse, chosen = moves
     for b in range(first, last):
         for t in range(len(number)):
             copies = moved[b, start[number[t]] : start[number[t] + 1]]
-            size, k = len(copies), groups[t]
+            size = len(copies)
             for i in range(rank[b, t]):
                 weight = 0.0
                 for e in range(size):
                     weight += copies[e] * inverse[b, place[t] + i * size + e]
-                out[b, own[begin[t] + lists[b, t, i + 1, k] - size]] += weight
-                out[b, own[begin[t] + lists[b, t, 0, k] - size]] -= weight
+                out[b, chosen[b, t, i + 1]] += weight
+                out[b, chosen[b, t, 0]] -= weight
 
 
-def find_faces(rows, start, tables, members, rank, place, directions):
-    """Ranks (B, T), directions (B, D) from place (T,) on, and the rows of `inverse`, for the supports of these rows."""
+def find_faces(rows, start, tables, members, rank, place, directions, moves):
+    """Ranks (B, T), directions (B, D) from place (T,) on, and moves, for the supports of these rows."""
     # every row of a face is compared with every other
     work = len(rows) * directions.shape[1] * members[0].shape[2]
-    over_rows(_find_faces, len(rows), work, rows, start, tables, members, rank, place, directions)
+    over_rows(_find_faces, len(rows), work, rows, start, tables, members, rank, place, directions, moves)
 
 
-def pull(start, tables, members, rank, place, free, out):
+def pull(start, number, rank, place, moves, free, out):
     """What scores (B, m) of the choices are worth as scores of the copies, along the faces: into out (B, E)."""
-    over_rows(_pull, len(out), members[-1].size, start, tables, members, rank, place, free, out)
+    over_rows(_pull, len(out), moves[0].size, start, number, rank, place, moves, free, out)
 
 
-def push(start, tables, members, rank, place, moved, out):
+def push(start, number, rank, place, moves, moved, out):
     """How the choices move with copies (B, E) that move along the faces: added to out (B, m)."""
-    over_rows(_push, len(out), members[-1].size, start, tables, members, rank, place, moved, out)
+    over_rows(_push, len(out), moves[0].size, start, number, rank, place, moves, moved, out)

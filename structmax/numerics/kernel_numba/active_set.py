@@ -221,24 +221,30 @@ def offer(support, problem, new, inner, size, tol):
     """Offers a structure, `size` parts of which `inner` are regularised; whether to go on.
 
     It is refused, and all is done, if its gap is within `tol` of the scale of scores; a forbidden one is passed over.
+    One that scores more than its size above the first structure shows that this is in no best support, and that all
+    differences of scores would be lost in the rounding of theirs to the first: the support begins anew.
     """
     columns, facts, number = support[3], support[4], support[6]
     theta, g, ranges, aligned = problem
-    score = 0.0
+    score, scale = 0.0, 1.0
     for q in range(size):
         score += theta[new[q]]
+        scale = max(scale, abs(theta[new[q]]))
     if not score > -np.inf:
         return OPEN
+    if number[0] > 0 and score - facts[BASE] > inner + 1:
+        number[0] = 0
     if number[0] == 0:
-        facts[BASE], facts[SCALE] = score, 1.0
-        for q in range(size):
-            facts[SCALE] = max(facts[SCALE], abs(theta[new[q]]))
+        facts[BASE], facts[SCALE] = score, scale
     score -= facts[BASE]
+    # the best structure of all is rounded as its own scores are, whatever those of the first one
+    scale = max(scale, facts[SCALE])
     facts[GAP] = _gap(support, problem, new, inner, score)
-    if facts[GAP] <= max(tol, ROUNDING * size) * facts[SCALE]:
+    if facts[GAP] <= max(tol, ROUNDING * size) * scale:
         return CONVERGED
     if number[0] == columns.shape[1]:
         return OVERFULL
+    facts[SCALE] = scale
     way = _append(support, new, inner, size, score, aligned)
     way += _settle(support)
     _refresh(support, theta, g, ranges)
