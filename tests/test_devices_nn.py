@@ -38,7 +38,7 @@ MODULES = {
     "binary tree": (nn.BinaryTreeLSTM, lambda m, x: m(x, structmax.argmax(*trees(x.device)))),
     "relaxed tree": (nn.BinaryTreeLSTM, lambda m, x: m(x, structmax.marginals(*trees(x.device)), relaxed=True)),
     "pyramid": (nn.PyramidTreeLSTM, lambda m, x: m(x, LENGTHS.to(x.device), choose=incremental.greedy)),
-    "spinn": (nn.SPINN, lambda m, x: m(x, LENGTHS.to(x.device))),
+    "spinn": (nn.Spinn, lambda m, x: m(x, LENGTHS.to(x.device))),
     "merges": (nn.MergeParser, merges),
     "child sum": (nn.ChildSumTreeLSTM, lambda m, x: m(x, heads(x))),
     "tree gcn": (nn.TreeGCN, lambda m, x: m(x, heads(x))),

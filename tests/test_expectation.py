@@ -28,7 +28,7 @@ UNBIASED = [
     structmax.estimators.SampleWithoutReplacement(1),
     structmax.estimators.SampleWithoutReplacement(2),
     structmax.estimators.SampleWithoutReplacement(4),
-    structmax.estimators.REBAR(),
+    structmax.estimators.Rebar(),
 ]
 ONE_OF_TWO_KINDS = (structmax.Simplex, structmax.Bits)
 DRAWS = 4000
@@ -46,7 +46,7 @@ class Bend(nn.Module):
         return (self.scale * z * torch.arange(1, 1 + z.shape[-1])).sum(-1).sin()
 
 
-UNBIASED += [structmax.estimators.RELAX(Bend()), structmax.estimators.RELAX(Bend(), 1.0, weight=0.0)]
+UNBIASED += [structmax.estimators.Relax(Bend()), structmax.estimators.Relax(Bend(), 1.0, weight=0.0)]
 
 
 def problem(name: str):
@@ -104,7 +104,7 @@ def test_enumeration_is_exact(name):
 def test_unbiased(name, estimator):
     """Value and both gradients are right on average: within 4 standard errors, seeded."""
     structure, scores, weights = problem(name)
-    if isinstance(estimator, structmax.estimators.REBAR | structmax.estimators.RELAX) and not isinstance(
+    if isinstance(estimator, structmax.estimators.Rebar | structmax.estimators.Relax) and not isinstance(
         structure, ONE_OF_TWO_KINDS
     ):
         with pytest.raises(structmax.Refusal, match=r"known for Simplex and Bits, not for .* Try ScoreFunction\(\)"):
@@ -232,7 +232,7 @@ def test_relax_learns_to_lower_the_variance():
     control = nn.Linear(3, 1).double()
     nn.init.zeros_(control.weight)
     nn.init.zeros_(control.bias)
-    estimator = structmax.estimators.RELAX(control, weight=0.0)
+    estimator = structmax.estimators.Relax(control, weight=0.0)
     start, evaluations = gradient(estimator, 0)
     assert evaluations == len(start)
     slopes = [(p, at, float(p.grad[at])) for p, at in ((control.weight, (0, 1)), (control.bias, (0,)))]
@@ -262,7 +262,7 @@ def test_relax_is_rebar_without_a_module():
     nothing = Bend()
     nn.init.zeros_(nothing.scale)
     found = []
-    for estimator in (structmax.estimators.REBAR(0.7, 0.9), structmax.estimators.RELAX(nothing, 0.7, 0.9)):
+    for estimator in (structmax.estimators.Rebar(0.7, 0.9), structmax.estimators.Relax(nothing, 0.7, 0.9)):
         x = scores[0].clone().requires_grad_()
         g = torch.Generator().manual_seed(3)
         result = structmax.expect(losses_of(weights), x, structure, estimator, generator=g)
@@ -275,10 +275,10 @@ def test_relax_is_rebar_without_a_module():
 def test_relax_without_gradients_or_structures():
     """Nobody asks for gradients: f at the draw is all. Nothing feasible: 0, and the module is not disturbed."""
     module = Bend()
-    assert ask(structmax.estimators.RELAX(module)).evaluations == 2
+    assert ask(structmax.estimators.Relax(module)).evaluations == 2
     x = torch.tensor([[-torch.inf] * 3, [0.0, 1.0, -torch.inf]], dtype=torch.float64, requires_grad=True)
     value = structmax.expect(
-        lambda z, _: z[:, 1] ** 2, x, structmax.Simplex(), structmax.estimators.RELAX(module)
+        lambda z, _: z[:, 1] ** 2, x, structmax.Simplex(), structmax.estimators.Relax(module)
     ).value
     value.sum().backward()
     assert value[0] == 0
@@ -286,7 +286,7 @@ def test_relax_without_gradients_or_structures():
     assert not x.grad[0].any()
     assert module.scale.grad.isfinite()
     empty = torch.zeros(0, 3, dtype=torch.float64, requires_grad=True)
-    result = structmax.expect(lambda z, _: z[:, 1], empty, structmax.Simplex(), structmax.estimators.RELAX(module))
+    result = structmax.expect(lambda z, _: z[:, 1], empty, structmax.Simplex(), structmax.estimators.Relax(module))
     assert result.value.shape == (0,)
     assert result.evaluations == 0
 
@@ -382,7 +382,7 @@ def test_vimco():
     leaves = [t.detach().expand(DRAWS, 3).clone().requires_grad_() for t in (x, weights)]
     f = lambda z, index: (z * leaves[1][index]).sum(-1)  # noqa: E731
     g = torch.Generator().manual_seed(0)
-    value = structmax.expect(f, leaves[0], structmax.Simplex(), structmax.estimators.VIMCO(2), generator=g).value
+    value = structmax.expect(f, leaves[0], structmax.Simplex(), structmax.estimators.Vimco(2), generator=g).value
     for found, wanted in zip([value, *gradients(value, leaves)], right, strict=True):
         assert ((found.mean(0) - wanted).abs() <= 4 * found.std(0) / math.sqrt(DRAWS)).all()
 
@@ -417,7 +417,7 @@ ALL = [
     structmax.estimators.Enumerate(),
     structmax.estimators.SparseTopK(3),
     structmax.estimators.SparseSupport(),
-    structmax.estimators.VIMCO(2),
+    structmax.estimators.Vimco(2),
     *UNBIASED,
 ]
 
@@ -451,7 +451,7 @@ SURROGATES = [
     structmax.estimators.Relaxation(),
     structmax.estimators.PerturbAndMAP(),
     structmax.estimators.ImplicitMLE(),
-    structmax.estimators.SPIGOT(),
+    structmax.estimators.Spigot(),
     structmax.estimators.ReinMax(),
 ]
 
@@ -543,13 +543,13 @@ def test_seeded():
         (lambda: structmax.estimators.SparseTopK(0), ValueError, "`k`"),
         (lambda: structmax.estimators.SparseSupport(0), ValueError, "`temperature`"),
         (lambda: structmax.estimators.SampleWithoutReplacement(17), ValueError, "`samples` should be at most 16"),
-        (lambda: structmax.estimators.VIMCO(1), ValueError, "`samples`"),
+        (lambda: structmax.estimators.Vimco(1), ValueError, "`samples`"),
         (lambda: structmax.estimators.PPO(0.0), ValueError, "`clip`"),
-        (lambda: structmax.estimators.REBAR(0.0), ValueError, "`temperature`"),
-        (lambda: structmax.estimators.RELAX(Bend(), 0.0), ValueError, "`temperature`"),
-        (lambda: structmax.estimators.RELAX(torch.sin), TypeError, "`control` should be a torch.nn.Module"),
+        (lambda: structmax.estimators.Rebar(0.0), ValueError, "`temperature`"),
+        (lambda: structmax.estimators.Relax(Bend(), 0.0), ValueError, "`temperature`"),
+        (lambda: structmax.estimators.Relax(torch.sin), TypeError, "`control` should be a torch.nn.Module"),
         (
-            lambda: ask(structmax.estimators.RELAX(nn.Linear(3, 2)), scores=torch.zeros(4, 3, requires_grad=True)),
+            lambda: ask(structmax.estimators.Relax(nn.Linear(3, 2)), scores=torch.zeros(4, 3, requires_grad=True)),
             ValueError,
             r"should return shape \(2, 4\) for structures of shape \(2, 4, 3\), but returned \(2, 4, 2\)",
         ),

@@ -263,7 +263,7 @@ def test_trees_are_marginals_of_arcs(kind: type) -> None:
     [
         structmax.sparse_marginals,
         structmax.estimators.StraightThrough(),
-        structmax.estimators.SPIGOT(),
+        structmax.estimators.Spigot(),
         structmax.estimators.PerturbAndMAP(),
         structmax.estimators.Relaxation(structmax.omega.SquaredNorm(0.5)),
     ],
@@ -441,8 +441,8 @@ def test_errors() -> None:
             TypeError, match=r"`structure` should be a function from lengths .* is Matching\(.* Try the class"
         ):
             layout(structmax.Matching())
-    with pytest.raises(TypeError, match=r"`answer` should be .* but is a class. Try SPIGOT\(\)"):
-        snn.StructuredAttention(6, snn.Segments(), structmax.estimators.SPIGOT)
+    with pytest.raises(TypeError, match=r"`answer` should be .* but is a class. Try Spigot\(\)"):
+        snn.StructuredAttention(6, snn.Segments(), structmax.estimators.Spigot)
     with pytest.raises(ValueError, match="`temperature` should be > 0"):
         snn.SinkhornAttention(6, temperature=0.0)
     with pytest.raises(ValueError, match="`reduction` should be one of"):

@@ -13,9 +13,9 @@ LENGTHS = torch.tensor([4, 1, 6, 3])
 N = 6
 
 
-def machine(**sizes: int) -> structmax.nn.SPINN:
+def machine(**sizes: int) -> structmax.nn.Spinn:
     torch.manual_seed(0)
-    return structmax.nn.SPINN(3, 4, **sizes).double()
+    return structmax.nn.Spinn(3, 4, **sizes).double()
 
 
 def normal(*shape: int, requires_grad: bool = False) -> Tensor:
@@ -29,7 +29,7 @@ def drawn(lengths: Tensor = LENGTHS, leaves: int = N) -> Tensor:
     return Policy(even, lengths).sample(generator=torch.Generator().manual_seed(2))
 
 
-def one_by_one(spinn: structmax.nn.SPINN, leaves: Tensor, given: Tensor | None = None, choose=None):
+def one_by_one(spinn: structmax.nn.Spinn, leaves: Tensor, given: Tensor | None = None, choose=None):
     """Root, scores and actions of one instance, with a Python list for its stack."""
     H, K = spinn.hidden_size, spinn.tracker_size
     empty = (leaves.new_zeros(H), leaves.new_zeros(H))
@@ -64,7 +64,7 @@ def close(found, wanted) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
 
 
-def compared(spinn: structmax.nn.SPINN, leaves: Tensor, given: Tensor | None = None, choose=None) -> None:
+def compared(spinn: structmax.nn.Spinn, leaves: Tensor, given: Tensor | None = None, choose=None) -> None:
     """All outputs, and the gradients by everything of a random combination of them."""
     built = spinn(leaves, LENGTHS, given, choose or greedy)
     weights = [normal(*t.shape) for t in built]
@@ -118,7 +118,7 @@ def test_chance(choose) -> None:
 
 def test_a_policy_learns_to_follow() -> None:
     torch.manual_seed(0)
-    spinn, leaves, parts = structmax.nn.SPINN(3, 8), normal(4, N, 3).float(), drawn().float()
+    spinn, leaves, parts = structmax.nn.Spinn(3, 8), normal(4, N, 3).float(), drawn().float()
     optimiser = torch.optim.Adam(spinn.parameters(), 0.02)
     for _ in range(60):
         optimiser.zero_grad()
@@ -130,7 +130,7 @@ def test_a_policy_learns_to_follow() -> None:
 
 def test_surrogate_transitions_get_a_gradient() -> None:
     spinn, scores = machine(), normal(4, 2 * N - 1, 2, requires_grad=True)
-    parts = structmax.surrogate(scores, structmax.ShiftReduce(LENGTHS), structmax.estimators.SPIGOT())
+    parts = structmax.surrogate(scores, structmax.ShiftReduce(LENGTHS), structmax.estimators.Spigot())
     spinn(normal(4, N, 3), LENGTHS, parts).root.sum().backward()
     past = torch.arange(2 * N - 1)[:, None] >= 2 * LENGTHS[:, None, None] - 1
     assert scores.grad is not None
@@ -175,7 +175,7 @@ def test_one_leaf_and_none() -> None:
 
 
 def test_half_precision() -> None:
-    spinn, leaves = structmax.nn.SPINN(3, 4), normal(4, N, 3).float()
+    spinn, leaves = structmax.nn.Spinn(3, 4), normal(4, N, 3).float()
     with torch.autocast("cpu", torch.bfloat16):
         built = spinn(leaves, LENGTHS, drawn().float())
     assert built.root.dtype == torch.bfloat16
@@ -207,7 +207,7 @@ def test_errors() -> None:
         spinn(leaves, LENGTHS, torch.zeros(4, 11))
     for sizes in ((0, 4), (3, 0), (3, 4, 0)):
         with pytest.raises(ValueError, match="_size` should be a whole number ≥ 1, but is 0"):
-            structmax.nn.SPINN(*sizes)
+            structmax.nn.Spinn(*sizes)
     wrong = drawn()
     wrong[2, -1] = 0
     with pytest.raises(ValueError, match=r"build one tree .* but instance \(2,\) does not"):
@@ -215,5 +215,5 @@ def test_errors() -> None:
 
 
 def test_repr() -> None:
-    assert repr(structmax.nn.SPINN(3, 4)).startswith("SPINN(\n  3, 4, tracker_size=4")
-    assert isinstance(structmax.nn.SPINN(3, 4), nn.Module)
+    assert repr(structmax.nn.Spinn(3, 4)).startswith("Spinn(\n  3, 4, tracker_size=4")
+    assert isinstance(structmax.nn.Spinn(3, 4), nn.Module)

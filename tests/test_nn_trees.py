@@ -136,7 +136,7 @@ def test_lstm_of_a_long_chain(lstm):
     same("root", states[0, 0], states[0, 1])
 
 
-@pytest.mark.parametrize("estimator", [structmax.estimators.SPIGOT(), structmax.estimators.StraightThrough()])
+@pytest.mark.parametrize("estimator", [structmax.estimators.Spigot(), structmax.estimators.StraightThrough()])
 def test_lstm_trains_the_parser_behind_it(lstm, estimator):
     structure = structmax.SpanningTree(torch.tensor([5, 3]), single_root=True)
     scores = draw(2, 6, 6).requires_grad_()

@@ -95,12 +95,15 @@ def test_wrong_regularisers_are_refused():
         structmax.omega.LocalTsallis(0.5)
 
 
-def test_a_temperature_in_half_precision_is_rounded_once():
-    scores = torch.randn(16, 4, generator=torch.Generator().manual_seed(0)).bfloat16()
-    structure = structmax.Subset(2)
+@pytest.mark.parametrize(
+    "omega", [structmax.omega.Zero(), structmax.omega.Entropy(0.3), structmax.omega.SquaredNorm(0.3)], ids=repr
+)
+def test_half_precision_is_rounded_once(omega):
+    scores = torch.randn(16, 9, generator=torch.Generator().manual_seed(0)).bfloat16()
+    structure = structmax.Subset(4)
     for question in (structmax.smoothed, structmax.smoothed_marginals):
-        got = question(scores, structure, structmax.omega.Entropy(0.3))
-        assert torch.equal(got, question(scores.float(), structure, structmax.omega.Entropy(0.3)).bfloat16())
+        got = question(scores, structure, omega)
+        assert torch.equal(got, question(scores.float(), structure, omega).bfloat16())
 
 
 @pytest.mark.parametrize("backend", ["numba", "reference"])

@@ -12,9 +12,6 @@ from torch import Tensor
 import structmax
 from structmax import surrogate
 from structmax.estimators import (
-    SPIGOT,
-    SPIGOT_CE,
-    SPIGOT_EG,
     BlackboxInterpolation,
     Box,
     Identity,
@@ -26,6 +23,9 @@ from structmax.estimators import (
     Relaxation,
     RowSoftmax,
     Simplices,
+    Spigot,
+    SpigotCE,
+    SpigotEG,
     StraightThrough,
     WholeSpace,
     gumbel_relaxation,
@@ -55,11 +55,11 @@ SMALL = [
 ALL = [
     StraightThrough(),
     StraightThrough(Entropy(0.7)),
-    SPIGOT(0.3),
-    SPIGOT(0.3, projection=Box()),
-    SPIGOT(0.3, projection=WholeSpace()),
-    SPIGOT_CE(0.3),
-    SPIGOT_EG(0.3),
+    Spigot(0.3),
+    Spigot(0.3, projection=Box()),
+    Spigot(0.3, projection=WholeSpace()),
+    SpigotCE(0.3),
+    SpigotEG(0.3),
     PerturbAndMAP(),
     PerturbAndMAP(Normal(), 0.5, Entropy(2.0)),
     straight_through_gumbel(0.5),
@@ -173,7 +173,7 @@ def test_the_seed_decides(estimator):
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("estimator", [StraightThrough(), SPIGOT(), SPIGOT_EG(), BlackboxInterpolation()], ids=named)
+@pytest.mark.parametrize("estimator", [StraightThrough(), Spigot(), SpigotEG(), BlackboxInterpolation()], ids=named)
 def test_without_chance_the_forward_is_the_public_argmax(estimator):
     x = torch.randn(3, 4, 4, generator=seeded(1))
     trees = structmax.SpanningTree(torch.tensor([3, 2, 3]), single_root=True)
@@ -238,7 +238,7 @@ def test_a_relaxation_is_differentiable_twice():
 
 
 @pytest.mark.parametrize(
-    "estimator", [StraightThrough(Entropy()), SPIGOT(), ImplicitMLE(2.0, 3), Perturbed(3)], ids=named
+    "estimator", [StraightThrough(Entropy()), Spigot(), ImplicitMLE(2.0, 3), Perturbed(3)], ids=named
 )
 def test_vmap_and_functional_gradients(estimator):
     x = torch.randn(3, 2, 4, generator=seeded(1), dtype=torch.float64)
@@ -255,7 +255,7 @@ def test_vmap_and_functional_gradients(estimator):
 
 @pytest.mark.parametrize(
     "estimator",
-    [StraightThrough(), StraightThrough(Entropy()), StraightThrough(SquaredNorm(0.5)), SPIGOT_EG()],
+    [StraightThrough(), StraightThrough(Entropy()), StraightThrough(SquaredNorm(0.5)), SpigotEG()],
     ids=named,
 )
 def test_compiles_whole(estimator):
@@ -288,7 +288,7 @@ def test_spigot_projects_onto_the_polytope(case):
     g = direction(case, scores)
     members = case.members(scores)
     for steps in (1, 2):
-        z, gradient = pulled(case, scores, SPIGOT(0.4, steps), g)
+        z, gradient = pulled(case, scores, Spigot(0.4, steps), g)
         for index in torch.cartesian_prod(*(torch.arange(n) for n in z.shape[:-1])).reshape(-1, z.dim() - 1):
             at = tuple(index.tolist())
             y = members[at][(members[at] >= 0).all(-1)]
@@ -304,9 +304,9 @@ def test_spigot_onto_the_whole_space_is_straight_through():
         scores = case.scores()
         g = direction(case, scores)
         _, straight = pulled(case, scores, StraightThrough(Identity()), g)
-        _, whole = pulled(case, scores, SPIGOT(1.0, projection=WholeSpace()), g)
+        _, whole = pulled(case, scores, Spigot(1.0, projection=WholeSpace()), g)
         assert torch.equal(straight, whole)
-        _, twice = pulled(case, scores, SPIGOT(0.25, 2, WholeSpace()), g)
+        _, twice = pulled(case, scores, Spigot(0.25, 2, WholeSpace()), g)
         same("two steps", twice, straight / 2, 1e-14)
 
 
@@ -314,7 +314,7 @@ def test_spigot_of_small_gradients_keeps_their_digits():
     """In float32, 1 − (1 − 1e-9) is 0."""
     x = torch.tensor([0.0, 1.0, 0.5], requires_grad=True)
     g = 1e-9 * torch.tensor([-1.0, 1.0, 1.0])
-    (surrogate(x, structmax.Simplex(), SPIGOT()) * g).sum().backward()
+    (surrogate(x, structmax.Simplex(), Spigot()) * g).sum().backward()
     torch.testing.assert_close(x.grad, 1e-9 * torch.tensor([-1.0, 1.0, 0.0]), rtol=1e-6, atol=0.0)
 
 
@@ -326,7 +326,7 @@ def test_spigot_relaxed_projections():
     possible = structmax.max_marginals(torch.zeros_like(g), trees) > -math.inf
 
     def gradient(projection):
-        (got,) = torch.autograd.grad((surrogate(x, trees, SPIGOT(0.5, projection=projection)) * g).sum(), x)
+        (got,) = torch.autograd.grad((surrogate(x, trees, Spigot(0.5, projection=projection)) * g).sum(), x)
         return got
 
     # one head for every word: columns of possible arcs
@@ -353,9 +353,9 @@ def test_spigot_from_marginals(case):
     g = direction(case, scores)
     mean, _ = covariance(case, scores)
     moved = case.structure.tensors(case.unflat(case.vector(scores) - 0.4 * g, scores))
-    _, gradient = pulled(case, scores, SPIGOT_EG(0.4), g)
+    _, gradient = pulled(case, scores, SpigotEG(0.4), g)
     same("μ(θ) − μ(θ − η g)", gradient, mean - covariance(case, moved)[0], 1e-10)
-    _, gradient = pulled(case, scores, SPIGOT_CE(0.4), g)
+    _, gradient = pulled(case, scores, SpigotCE(0.4), g)
     members = case.members(scores).flatten(0, -3)
     rows = zip(members, mean.flatten(0, -2), g.flatten(0, -2), gradient.flatten(0, -2), strict=True)
     for y, mu, cotangent, got in rows:
@@ -549,12 +549,12 @@ def test_what_a_structure_cannot_answer_is_refused_at_once():
     x = torch.zeros(3, 3, requires_grad=True)
     wanted = (
         r"StraightThrough\(backward=Entropy\(temperature=1.0\)\) asks `marginals`, which Matching cannot answer: "
-        r".*permanent.*\. Try StraightThrough\(Identity\(\)\), SPIGOT\(\) or ImplicitMLE\(\), "
+        r".*permanent.*\. Try StraightThrough\(Identity\(\)\), Spigot\(\) or ImplicitMLE\(\), "
         r"which ask `argmax` alone\."
     )
     with pytest.raises(structmax.Refusal, match=wanted):
         surrogate(x, structmax.Matching(), StraightThrough(Entropy()))
-    for estimator in (SPIGOT_CE(), SPIGOT_EG(), ReinMax(), gumbel_relaxation(), straight_through_gumbel()):
+    for estimator in (SpigotCE(), SpigotEG(), ReinMax(), gumbel_relaxation(), straight_through_gumbel()):
         with pytest.raises(structmax.Refusal, match="Matching cannot answer"):
             surrogate(x, structmax.Matching(), estimator)
 
@@ -594,21 +594,21 @@ def test_argmax_is_enough(estimator):
 def test_errors():
     x = torch.zeros(3)
     with pytest.raises(
-        TypeError, match=r"`estimator` should be an object such as StraightThrough\(\), but is SPIGOT itself"
+        TypeError, match=r"`estimator` should be an object such as StraightThrough\(\), but is Spigot itself"
     ):
-        surrogate(x, structmax.Simplex(), SPIGOT)
+        surrogate(x, structmax.Simplex(), Spigot)
     with pytest.raises(TypeError, match=r"`estimator` should be .* but is 'ste'"):
         surrogate(x, structmax.Simplex(), "ste")
     for make in (
-        lambda: SPIGOT(step=0.0),
-        lambda: SPIGOT_EG(step=-1.0),
+        lambda: Spigot(step=0.0),
+        lambda: SpigotEG(step=-1.0),
         lambda: BlackboxInterpolation(step=0.0),
         lambda: ImplicitMLE(step=0.0),
     ):
         with pytest.raises(ValueError, match="`step` should be > 0"):
             make()
     with pytest.raises(ValueError, match="`steps` should be a whole number"):
-        SPIGOT(steps=0)
+        Spigot(steps=0)
     for make in (lambda: ImplicitMLE(samples=0), lambda: Perturbed(samples=0)):
         with pytest.raises(ValueError, match="`samples` should be a whole number"):
             make()

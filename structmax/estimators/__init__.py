@@ -22,27 +22,21 @@ from structmax.estimators.possible import possible
 from structmax.estimators.ppo import PPO, Rollout
 from structmax.estimators.projections import AbstractProjection, Box, Polytope, Simplices, WholeSpace
 from structmax.estimators.pullbacks import Identity, Pullback, RowSoftmax
-from structmax.estimators.rebar import REBAR
+from structmax.estimators.rebar import Rebar
 from structmax.estimators.reinmax import ReinMax
-from structmax.estimators.relax import RELAX
+from structmax.estimators.relax import Relax
 from structmax.estimators.relaxation import Relaxation, gumbel_relaxation
 from structmax.estimators.score_function import ScoreFunction
 from structmax.estimators.sparse import SparseSupport, SparseTopK
-from structmax.estimators.spigot import SPIGOT, SPIGOT_CE, SPIGOT_EG
+from structmax.estimators.spigot import Spigot, SpigotCE, SpigotEG
 from structmax.estimators.straight_through import StraightThrough
 from structmax.estimators.sum_and_sample import SumAndSample
 from structmax.estimators.surrogate import AbstractChoice, AbstractSurrogate
-from structmax.estimators.vimco import VIMCO
+from structmax.estimators.vimco import Vimco
 from structmax.estimators.without_replacement import SampleWithoutReplacement
 
 __all__ = [
     "PPO",
-    "REBAR",
-    "RELAX",
-    "SPIGOT",
-    "SPIGOT_CE",
-    "SPIGOT_EG",
-    "VIMCO",
     "AbstractBaseline",
     "AbstractChoice",
     "AbstractEstimator",
@@ -61,7 +55,9 @@ __all__ = [
     "Perturbed",
     "Polytope",
     "Pullback",
+    "Rebar",
     "ReinMax",
+    "Relax",
     "Relaxation",
     "Rollout",
     "RowSoftmax",
@@ -73,8 +69,12 @@ __all__ = [
     "Simplices",
     "SparseSupport",
     "SparseTopK",
+    "Spigot",
+    "SpigotCE",
+    "SpigotEG",
     "StraightThrough",
     "SumAndSample",
+    "Vimco",
     "WholeSpace",
     "credited",
     "drawn",

@@ -138,8 +138,8 @@ def expect(
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
         structure: the set Y.
         estimator: exact `Enumerate()`; sums over a sparse distribution `SparseTopK(k)`, `SparseSupport()`; unbiased
-            draws `ScoreFunction(samples, baseline)`, `SumAndSample(k)`, `SampleWithoutReplacement(samples)`, `REBAR()`,
-            `RELAX(control)`; `VIMCO(samples)` for log-means; or any surrogate, for which f is evaluated at its z.
+            draws `ScoreFunction(samples, baseline)`, `SumAndSample(k)`, `SampleWithoutReplacement(samples)`, `Rebar()`,
+            `Relax(control)`; `Vimco(samples)` for log-means; or any surrogate, for which f is evaluated at its z.
         generator: source of chance.
         backend: "auto", "numba", "triton" or "reference".
 

@@ -28,7 +28,7 @@ from structmax.structures.simplex import Simplex
 
 
 @dataclass(frozen=True)
-class REBAR(AbstractEstimator):
+class Rebar(AbstractEstimator):
     """The score function with a relaxation as control variate: f at a draw, and at two relaxed ones that belong to it.
 
     f is evaluated inside conv(Y), too: it should be smooth there. For `Simplex` and `Bits`.
@@ -42,7 +42,7 @@ class REBAR(AbstractEstimator):
         >>> x, cost = torch.zeros(1000, 3, requires_grad=True), torch.tensor([3.0, 2.0, 1.0])
         >>> g = torch.Generator().manual_seed(0)
         >>> f = lambda z, _: (z @ cost) ** 2
-        >>> result = structmax.expect(f, x, structmax.Simplex(), structmax.estimators.REBAR(), generator=g)
+        >>> result = structmax.expect(f, x, structmax.Simplex(), structmax.estimators.Rebar(), generator=g)
         >>> result.value.sum().backward()
         >>> x.grad.mean(0)  # 1.4444, −0.2222, −1.2222
         tensor([ 1.4130, -0.1873, -1.2257])

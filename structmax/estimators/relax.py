@@ -20,7 +20,7 @@ from structmax.problem import Problem
 
 
 @dataclass(frozen=True)
-class RELAX(AbstractEstimator):
+class Relax(AbstractEstimator):
     """The score function with a learned control variate: η f and a module, at two relaxed draws that belong to a draw.
 
     The same backward pass trains the module, to lower the variance of the scores' gradient; that adds 0 to values, and
@@ -38,7 +38,7 @@ class RELAX(AbstractEstimator):
         >>> control = torch.nn.Linear(3, 1)
         >>> g = torch.Generator().manual_seed(0)
         >>> f = lambda z, _: (z @ cost) ** 2
-        >>> result = structmax.expect(f, x, structmax.Simplex(), structmax.estimators.RELAX(control), generator=g)
+        >>> result = structmax.expect(f, x, structmax.Simplex(), structmax.estimators.Relax(control), generator=g)
         >>> result.value.sum().backward()
         >>> x.grad.mean(0).sub(torch.tensor([1.4444, -0.2222, -1.2222])).abs().max() < 0.2
         tensor(True)
@@ -55,7 +55,7 @@ class RELAX(AbstractEstimator):
 
     def __post_init__(self) -> None:
         if not isinstance(self.control, nn.Module):
-            raise TypeError(f"`control` should be a torch.nn.Module, but is {self.control!r}. Try REBAR() without one.")
+            raise TypeError(f"`control` should be a torch.nn.Module, but is {self.control!r}. Try Rebar() without one.")
         check.positive("temperature", self.temperature)
 
     @property
@@ -86,7 +86,7 @@ class RELAX(AbstractEstimator):
         found = self.control(relaxed.reshape(*batch, relaxed.shape[-1]))
         if found.shape not in (batch, (*batch, 1)):
             raise ValueError(
-                f"The module of RELAX() should return shape {tuple(batch)} for structures of shape "
+                f"The module of Relax() should return shape {tuple(batch)} for structures of shape "
                 f"{(*batch, relaxed.shape[-1])}, but returned {tuple(found.shape)}."
             )
         learned = found.reshape(relaxed.shape[:-1]).masked_fill(~feasible, 0.0)

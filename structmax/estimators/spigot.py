@@ -5,8 +5,8 @@ g = ∂L/∂z says where a better one lies: a projected gradient step from a cur
 guess, the step, and the intermediate loss, whose gradient is guess − target:
 
     SPIGOT    guess z = argmax(θ)     target Proj(z − η g)     perceptron loss:      ∂L/∂θ = z − target
-    SPIGOT_CE  guess μ = marginals(θ)  target Proj(μ − η g)     cross-entropy (CRF):  ∂L/∂θ = μ − target
-    SPIGOT_EG  guess μ = marginals(θ)  target marginals(θ − η g), an exponentiated gradient step, which needs no
+    SpigotCE  guess μ = marginals(θ)  target Proj(μ − η g)     cross-entropy (CRF):  ∂L/∂θ = μ − target
+    SpigotEG  guess μ = marginals(θ)  target marginals(θ − η g), an exponentiated gradient step, which needs no
               projection:                                                            ∂L/∂θ = μ(θ) − μ(θ − η g)
 
 Gradients are small beside the 0 and 1 of z, so the differences are taken in float64.
@@ -35,7 +35,7 @@ def _like(wide: Tensors, tensors: Tensors) -> Tensors:
 
 @dataclass(frozen=True)
 class AbstractSpigot(AbstractChoice):
-    """What `SPIGOT` and `SPIGOT_CE` share: projected steps of a size, the cotangent being that at z in each of them."""
+    """What `Spigot` and `SpigotCE` share: projected steps of a size, the cotangent being that at z in each of them."""
 
     step: float = 1.0
     steps: int = 1
@@ -58,7 +58,7 @@ class AbstractSpigot(AbstractChoice):
 
 
 @dataclass(frozen=True)
-class SPIGOT(AbstractSpigot):
+class Spigot(AbstractSpigot):
     """z = argmax⟨θ, y⟩ forward; ∂L/∂θ = z − Proj(z − step · g): towards a target that could be a structure.
 
     Onto the whole space it is `StraightThrough(Identity())`, times the step. With more steps the target moves on along
@@ -73,7 +73,7 @@ class SPIGOT(AbstractSpigot):
     Examples:
         >>> import torch, structmax
         >>> x = torch.tensor([0.2, 1.5, 0.3], requires_grad=True)
-        >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.estimators.SPIGOT())
+        >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.estimators.Spigot())
         >>> (z * torch.tensor([0.1, 0.3, 0.9])).sum().backward()
         >>> x.grad
         tensor([-0.1000,  0.1000,  0.0000])
@@ -90,18 +90,18 @@ class SPIGOT(AbstractSpigot):
 
 
 @dataclass(frozen=True)
-class SPIGOT_CE(AbstractSpigot):
+class SpigotCE(AbstractSpigot):
     """z = argmax⟨θ, y⟩ forward; ∂L/∂θ = μ − Proj(μ − step · g) with the marginals μ of θ.
 
     Args:
         step: η, > 0.
         steps: how many projected steps, ≥ 1.
-        projection: as in `SPIGOT`.
+        projection: as in `Spigot`.
 
     Examples:
         >>> import torch, structmax
         >>> x = torch.zeros(2, requires_grad=True)
-        >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.estimators.SPIGOT_CE(step=0.5))
+        >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.estimators.SpigotCE(step=0.5))
         >>> (z * torch.tensor([0.0, 1.0])).sum().backward()
         >>> x.grad
         tensor([-0.2500,  0.2500])
@@ -119,7 +119,7 @@ class SPIGOT_CE(AbstractSpigot):
 
 
 @dataclass(frozen=True)
-class SPIGOT_EG(AbstractChoice):
+class SpigotEG(AbstractChoice):
     """z = argmax⟨θ, y⟩ forward; ∂L/∂θ = μ(θ) − μ(θ − step · g).
 
     An exponentiated gradient step on the distribution over Y stays in its family, p(y) ∝ exp⟨θ − η g, y⟩, and several
@@ -131,7 +131,7 @@ class SPIGOT_EG(AbstractChoice):
     Examples:
         >>> import torch, structmax
         >>> x = torch.zeros(2, requires_grad=True)
-        >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.estimators.SPIGOT_EG())
+        >>> z = structmax.surrogate(x, structmax.Simplex(), structmax.estimators.SpigotEG())
         >>> (z * torch.tensor([0.0, 1.0])).sum().backward()
         >>> x.grad
         tensor([-0.2311,  0.2311])

@@ -115,7 +115,7 @@ def surrogate(
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
         structure: the set Y.
-        estimator: of `structmax.estimators`: `StraightThrough`, `SPIGOT`, `SPIGOT_CE`, `SPIGOT_EG`, `PerturbAndMAP`,
+        estimator: of `structmax.estimators`: `StraightThrough`, `Spigot`, `SpigotCE`, `SpigotEG`, `PerturbAndMAP`,
             `ReinMax`, `ImplicitMLE`, `BlackboxInterpolation`, `Perturbed`; with true gradients `Relaxation`.
         generator: source of chance.
         backend: "auto", "numba", "triton" or "reference".
@@ -150,5 +150,5 @@ def chosen(problem: Problem, estimator: AbstractSurrogate, generator: torch.Gene
 
 # What asks little, for a refusal to name.
 SIMPLE: dict[str, tuple[str, ...]] = {
-    "StraightThrough(Identity()), SPIGOT() or ImplicitMLE(), which ask `argmax` alone": ("argmax",)
+    "StraightThrough(Identity()), Spigot() or ImplicitMLE(), which ask `argmax` alone": ("argmax",)
 }

@@ -12,7 +12,7 @@ from structmax.problem import Problem
 
 
 @dataclass(frozen=True)
-class VIMCO(AbstractEstimator):
+class Vimco(AbstractEstimator):
     """log mean over K draws of exp f(y), whose mean is a bound of log E exp f(y), with gradients of that mean.
 
     With f(y) = log p(x, y) − log q(y), for `log q` as `structmax.log_prob` of the same scores, it is the importance
@@ -26,7 +26,7 @@ class VIMCO(AbstractEstimator):
         >>> import torch, structmax
         >>> x, log_weight = torch.zeros(3), torch.tensor([0.0, 1.0, 2.0])
         >>> g = torch.Generator().manual_seed(0)
-        >>> estimator = structmax.estimators.VIMCO(1000)
+        >>> estimator = structmax.estimators.Vimco(1000)
         >>> structmax.expect(lambda z, _: z @ log_weight, x, structmax.Simplex(), estimator, generator=g)
         Expectation(value=tensor(1.3117), evaluations=1000)
         >>> torch.logsumexp(log_weight, 0) - torch.tensor(3.0).log()

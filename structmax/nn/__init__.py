@@ -29,7 +29,7 @@ from structmax.nn.merge_parser import MergeParser
 from structmax.nn.pyramid_tree_lstm import PyramidTreeLSTM
 from structmax.nn.sinkhorn_attention import SinkhornAttention
 from structmax.nn.soft_dtw import SoftDTWLoss
-from structmax.nn.spinn import SPINN
+from structmax.nn.spinn import Spinn
 from structmax.nn.structured_attention import Pairs, Segments, StructuredAttention, Trees
 from structmax.nn.structured_losses import (
     CRFLoss,
@@ -45,7 +45,6 @@ from structmax.nn.tree_gcn import TreeGCN
 
 __all__ = [
     "CRF",
-    "SPINN",
     "Attention",
     "Biaffine",
     "BinaryTreeLSTM",
@@ -84,6 +83,7 @@ __all__ = [
     "SparseMAPLoss",
     "Sparsemax",
     "SparsemaxLoss",
+    "Spinn",
     "StructuredAttention",
     "TopKSparsemax",
     "TreeGCN",

@@ -29,7 +29,7 @@ class ChildSumTreeLSTM(nn.Module):
     their trees: `structmax.expect(f, scores, structure, structmax.estimators.SparseSupport())`.
 
     Discrete arcs have a gradient all the same, those of the tree and all others. Each sum over children is linear in
-    the arcs, so ∂L/∂arc[j, k] = ⟨∂L/∂s_j, h_k⟩ + ⟨∂L/∂c_j, f_jk c_k⟩ says what k would bring to j. `SPIGOT`,
+    the arcs, so ∂L/∂arc[j, k] = ⟨∂L/∂s_j, h_k⟩ + ⟨∂L/∂c_j, f_jk c_k⟩ says what k would bring to j. `Spigot`,
     `StraightThrough` and other surrogates take it on to the scores.
 
     Args:
@@ -41,7 +41,7 @@ class ChildSumTreeLSTM(nn.Module):
         >>> lstm, words = structmax.nn.ChildSumTreeLSTM(4, 3), torch.randn(2, 5, 4)
         >>> scores = torch.randn(2, 6, 6, requires_grad=True)
         >>> structure = structmax.SpanningTree(torch.tensor([5, 3]), single_root=True)
-        >>> states = lstm(words, structmax.surrogate(scores, structure, structmax.estimators.SPIGOT()))
+        >>> states = lstm(words, structmax.surrogate(scores, structure, structmax.estimators.Spigot()))
         >>> states.shape
         torch.Size([2, 6, 3])
         >>> states[:, 0].sum().backward()

@@ -24,7 +24,7 @@ from structmax.structures.shift_reduce import REDUCE, SHIFT
 
 
 class Built(NamedTuple):
-    """What a `SPINN` built: of each instance the state of its root, and how it came there."""
+    """What a `Spinn` built: of each instance the state of its root, and how it came there."""
 
     # (…, H), zeros where there is no leaf
     root: Tensor
@@ -34,7 +34,7 @@ class Built(NamedTuple):
     actions: Tensor
 
 
-class SPINN(nn.Module):
+class Spinn(nn.Module):
     """Shifts and reduces step by step; an LSTM, the tracker, watches the stack and scores the next action.
 
         tracker  z_t = LSTM(z_{t−1}, [next leaf, top, second])          scores  θ_t = V z_t
@@ -52,7 +52,7 @@ class SPINN(nn.Module):
 
     Examples:
         >>> import torch, structmax
-        >>> spinn = structmax.nn.SPINN(input_size=8, hidden_size=16)
+        >>> spinn = structmax.nn.Spinn(input_size=8, hidden_size=16)
         >>> leaves, lengths = torch.randn(2, 5, 8), torch.tensor([5, 3])
         >>> built = spinn(leaves, lengths, choose=structmax.incremental.sample)
         >>> built.root.shape, built.actions.shape

@@ -162,7 +162,7 @@ class StructuredAttention(AbstractAttention):
         layout: how the structure lies: `Pairs(structure)`, `Segments()`, `Trees(size, structure)`, or one's own.
         answer: any question of scores and a structure to parts, such as `structmax.marginals` (the default) or
             `structmax.sparse_marginals`; or an estimator for `structmax.surrogate`, such as `StraightThrough()`,
-            `SPIGOT()`, `PerturbAndMAP()`: then each query reads a discrete structure.
+            `Spigot()`, `PerturbAndMAP()`: then each query reads a discrete structure.
         heads: how many; each has its own structure.
 
     Examples:

@@ -28,6 +28,7 @@ from torch.autograd import Function
 from structmax import backends, check
 from structmax.autograd import rule
 from structmax.calling import call
+from structmax.half import widened
 from structmax.omega import relaxed
 from structmax.omega.base import AbstractOmega
 from structmax.omega.projection import projected, pulled_back
@@ -132,7 +133,8 @@ class SquaredNorm(AbstractOmega):
         return problem.answers("project") and self.regularised in (None, problem.structure.names)
 
     def _divided(self, problem: Problem) -> Problem:
-        return problem.at(tuple(s / self.temperature for s in problem.scores))
+        # half precision is rounded once, in the answer
+        return problem.at(tuple(s / self.temperature for s in widened(problem.scores)))
 
     def at(self, problem: Problem, parts: Tensors) -> Tensor:
         counted = [p for p, is_counted in zip(parts, problem.regularised(self.regularised), strict=True) if is_counted]

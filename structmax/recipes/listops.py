@@ -79,7 +79,7 @@ def encoder(config: Config) -> encoders.Encoder:
     size = config.size
     surrogates: dict[str, Any] = {
         "straight_through": structmax.estimators.StraightThrough(structmax.omega.Entropy()),
-        "spigot": structmax.estimators.SPIGOT(),
+        "spigot": structmax.estimators.Spigot(),
         "perturb_and_parse": structmax.estimators.PerturbAndMAP(backward=structmax.omega.Entropy()),
     }
     makers: dict[str, Callable[[], encoders.Encoder]] = {

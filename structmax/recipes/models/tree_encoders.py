@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import structmax
 from structmax import incremental
-from structmax.nn import SPINN, BinaryTreeLSTM, MergeParser, PyramidTreeLSTM
+from structmax.nn import BinaryTreeLSTM, MergeParser, PyramidTreeLSTM, Spinn
 from structmax.nn.merge_parser import Derivation
 
 # The temperature of SparseMAP: at 1, the flat scores of a new parser would have hundreds of trees.
@@ -217,7 +217,7 @@ class SupervisedSpinn(Encoder):
 
     def __init__(self, vocabulary: int, size: int) -> None:
         super().__init__(vocabulary, size)
-        self.spinn = SPINN(size, size)
+        self.spinn = Spinn(size, size)
 
     def forward(self, sentences: Sentences) -> Encoded:
         built = self.spinn(self.words(sentences.tokens), sentences.lengths)
