@@ -125,3 +125,16 @@ def test_a_walk_too_improbable_for_its_probability_has_a_logarithm(backend):
     assert value.item() == pytest.approx(-100001 / 4)
     (gradient,) = torch.autograd.grad(value, scores)
     assert gradient.tolist() == pytest.approx([0, 0.25, -0.25])
+
+
+def test_steep_slopes_are_scaled_before_they_are_rounded_to_half_precision():
+    """log q has the slope 1 / (q t) at an edge of probability q, which may exceed the range of float16."""
+    x, omega = torch.tensor([0.0, -0.9995 / 64]).half(), structmax.omega.LocalL2(1 / 64)
+
+    def slope(x):
+        x = x.clone().requires_grad_()
+        log_q = structmax.smoothed_log_prob(x, structmax.Simplex(), torch.tensor([0.0, 1.0]).to(x.dtype), omega)
+        return torch.autograd.grad(log_q * 2.0**-8, x)[0]
+
+    assert slope(x.double()).max() * 2**8 > torch.finfo(torch.float16).max
+    torch.testing.assert_close(slope(x).double(), slope(x.double()), rtol=1e-3, atol=0.0)

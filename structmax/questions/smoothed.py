@@ -10,6 +10,7 @@ from torch.autograd import Function
 from structmax.autograd import rule
 from structmax.backends import Refusal
 from structmax.contract import AbstractStructure, Scores
+from structmax.half import cast, widened
 from structmax.omega.base import AbstractOmega
 from structmax.parts import scaled
 from structmax.problem import Problem
@@ -142,11 +143,12 @@ class WalkLogProb(Function):
 
     @staticmethod
     def backward(ctx: Any, d_value: Tensor) -> tuple[Any, ...]:
-        tensors = ctx.saved_tensors
+        # half precision is rounded once: a slope at an improbable edge may exceed its range before it is scaled
+        tensors, wide = widened(ctx.saved_tensors), widened(d_value)
         # of the pullback with cotangent 1, so that it is a constant of what it scales
-        ones, numbers = torch.ones_like(d_value), dict(ctx.numbers)
+        ones, numbers = torch.ones_like(wide), dict(ctx.numbers)
         gradient = ctx.problem.ask("smoothed_log_prob_pullback", *tensors, d_value=ones, **numbers)
-        return None, None, *scaled(d_value, gradient), *(None,) * ctx.problem.count
+        return None, None, *cast(scaled(wide, gradient), d_value.dtype), *(None,) * ctx.problem.count
 
 
 walk_log_prob_rule = rule(WalkLogProb, fold=True)
