@@ -313,7 +313,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = 
     "parts of another shape": (
         lambda: structmax.Distribution(X, Simplex(), validate_args=True).log_prob(torch.zeros(5)),
         ValueError,
-        ("Scores and parts should broadcast with one another", "are (2, 3) and (5,)", "`structure.encode`"),
+        ("`value` should have the scores' shape (2, 3)", "but has (5,)", "`structure.encode`"),
     ),
     "parts that are no parts": (
         lambda: structmax.Distribution(X, Simplex(), validate_args=True).log_prob(torch.full((2, 3), 0.5)),

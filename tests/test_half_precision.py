@@ -156,8 +156,8 @@ def ends(dtype: torch.dtype) -> tuple[LinearChain, LinearChain.Parts, LinearChai
         lambda x, chain: structmax.sample_without_replacement(x, chain, 4, generator=torch.Generator().manual_seed(0)),
         lambda x, chain: structmax.sparsemap(x, chain).marginals,
         lambda x, chain: structmax.sparsemap(x, chain).gap,
-        lambda x, chain: structmax.smoothed(x, chain, structmax.L2(1.0)),
-        lambda x, chain: structmax.smoothed_marginals(x, chain, structmax.L2(1.0)),
+        lambda x, chain: structmax.smoothed(x, chain, structmax.omega.LocalL2(1.0)),
+        lambda x, chain: structmax.smoothed_marginals(x, chain, structmax.omega.LocalL2(1.0)),
         lambda x, chain: structmax.Distribution(x, chain).mean,
         lambda x, chain: structmax.Distribution(x, chain).variance,
         lambda x, chain: structmax.expect(lambda y, _: y.unary[..., 0].sum(-1), x, chain, structmax.Enumerate()).value,
@@ -187,7 +187,7 @@ def test_the_gradient_of_many_values_is_rounded_once(dtype):
     g = torch.Generator().manual_seed(0)
     weight = torch.randn(64, generator=g).to(dtype)
     pairwise = torch.zeros(2, 2, dtype=dtype, requires_grad=True)
-    values, parts = structmax.topk((torch.zeros(6, 2, dtype=dtype), pairwise), LinearChain(), 64)
+    parts, values = structmax.topk((torch.zeros(6, 2, dtype=dtype), pairwise), LinearChain(), 64)
     (values * weight).sum().backward()
     want = torch.einsum("k,kij->ij", weight.double(), parts.pairwise.double())
     assert torch.equal(pairwise.grad, want.to(dtype))

@@ -13,7 +13,9 @@ def known() -> dict[str, type[structmax.AbstractStructure]]:
     names = sorted(set(structmax.__all__) - {"AbstractStructure"}, key=str.lower)
     public = {name: getattr(structmax, name) for name in names}
     types = {name: found for name, found in public.items() if isinstance(found, type)}
-    return {name: found for name, found in types.items() if issubclass(found, structmax.AbstractStructure)}
+    # a graph's kernels depend on its factors
+    left = {structmax.FactorGraph}
+    return {name: t for name, t in types.items() if issubclass(t, structmax.AbstractStructure) and t not in left}
 
 
 def compile_ahead(names: list[str], dtype: torch.dtype) -> None:

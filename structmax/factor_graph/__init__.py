@@ -353,10 +353,10 @@ def _searched(graph: FactorGraph, scores: Mapping[str, Tensor], exact: bool, max
     return Best(
         named(u, nu),
         shaped(value),
-        shaped(bound),
-        shaped(certain),
-        shaped(converged),
-        named(*map(torch.from_numpy, found.relaxed)),
+        exact=shaped(certain),
+        converged=shaped(converged),
+        upper_bound=shaped(bound),
+        relaxed=named(*map(torch.from_numpy, found.relaxed)),
     )
 
 
