@@ -146,7 +146,9 @@ def _notice(room: str, holder: Any) -> None:
         if name not in asked and not hasattr(getattr(holder, name), "returns"):
             near = difflib.get_close_matches(name, asked & {*RETURNS, *BESIDE}, 1)
             hint = f"Is it meant to be `{near[0]}`?" if near else "Is it a helper? Then begin its name with `_`."
-            warnings.warn(f"`{name}` in {_spoken_file(holder)} answers no question. {hint}", UserWarning, stacklevel=2)
+            warnings.warn(
+                f"`{name}` in {_spoken_file(holder)} is not a known question. {hint}", UserWarning, stacklevel=2
+            )
 
 
 def _is_of(module: Any, value: Any) -> bool:
@@ -239,14 +241,14 @@ def choose(room: str, name: str, device: str, backend: str) -> str:
     reasons = explain(room, name, device)
     able = [candidate for candidate, reason in reasons.items() if reason is None]
     if not able and (why := intractable(room, name)):
-        raise Refusal(f"{_spoken(room)} cannot answer `{name}`: {why}")
+        raise Refusal(f"{_spoken(room)} does not support `{name}`: {why}")
     # nobody wants the interpreter unasked
     near = [candidate for candidate in able if at_home(room, name, candidate, device)]
     wanted = near if backend == "auto" else [candidate for candidate in able if candidate == backend]
     if not wanted:
         said = "; ".join(f"{candidate}: {reason}" for candidate, reason in reasons.items() if reason)
         other = f" Try backend={able[0]!r}." if able else ""
-        raise Refusal(f"{_spoken(room)} cannot answer `{name}` with backend={backend!r} ({said}).{other}")
+        raise Refusal(f"{_spoken(room)} does not support `{name}` with backend={backend!r} ({said}).{other}")
     faster = list(reasons)[: list(reasons).index(wanted[0])]
     for candidate in faster if backend == "auto" else ():
         if DEVICES[candidate] == device:
@@ -315,7 +317,7 @@ def second_choice(first: Plan, tensors: Sequence[Tensor], fields: dict[str, Any]
         return first
     spoken = _spoken(first.room)
     if first.asked != "auto":
-        raise Refusal(f"{spoken} cannot answer `{first.name}` with backend={first.asked!r}: {reason}.")
+        raise Refusal(f"{spoken} does not support `{first.name}` with backend={first.asked!r}: {reason}.")
     _log_once(spoken, first.name, first.backend, reason)
     return plan(first.room, first.name, tensors[0].device.type, first.parts, "reference")
 
@@ -339,8 +341,8 @@ def noise_size(room: str, tensors: Sequence[Tensor], fields: dict[str, Any]) -> 
     hidden = (isinstance(t, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(t) for t in fields.values())
     if any(hidden):
         raise ValueError(
-            f"{_spoken(room)} should have a method `noise_size(scores)` where a transform maps over its fields, "
-            "as its recursion cannot be read there."
+            f"{_spoken(room)} should have a method `noise_size(scores)` when a transform maps over its fields, "
+            "since its recursion cannot be read there."
         )
     with outside_transforms():
         # like the scores, and of no transform

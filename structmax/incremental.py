@@ -122,7 +122,7 @@ def sample(scores: Tensor, allowed: Tensor, *, generator: torch.Generator | None
     Args:
         scores: of the step's A actions, (…, A). −inf forbids an action.
         allowed: (…, A) bool.
-        generator: source of chance.
+        generator: random number generator.
 
     Returns:
         (…, A), zeros where no action is left. It has no gradient; `log_probs` has one.
@@ -168,7 +168,7 @@ def gumbel(
         scores: of the step's A actions, (…, A). −inf forbids an action.
         allowed: (…, A) bool.
         temperature: of the relaxation, > 0.
-        generator: source of chance; the same seed draws what `sample` draws.
+        generator: random number generator; the same seed draws what `sample` draws.
 
     Returns:
         (…, A), zeros where no action is left.
@@ -266,7 +266,7 @@ class Policy:
 
         Args:
             sample_shape: how many, in front of the batch.
-            generator: source of chance.
+            generator: random number generator.
         """
         many = replace(self, scores=self.scores.detach().expand(*sample_shape, *self.scores.shape))
         return many.derive(lambda scores, allowed: sample(scores, allowed, generator=generator))

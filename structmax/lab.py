@@ -121,7 +121,7 @@ def gradients(
         structure: the set Y, small enough to be listed.
         estimators: those of `expect` and `surrogate`, in a list or by names.
         samples: how many gradients of each estimator are looked at, ≥ 2.
-        generator: source of chance.
+        generator: random number generator.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:

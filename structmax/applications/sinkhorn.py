@@ -148,7 +148,7 @@ def sinkhorn(
         raise TypeError(f"`matching` should be a Matching, but is {kind}. Try `Matching()`.")
     for name, number in (("temperature", temperature), ("tol", tol)):
         if isinstance(number, Tensor):
-            raise TypeError(f"`{name}` should be a number, but is a tensor: it gets no gradient. Try `float({name})`.")
+            raise TypeError(f"`{name}` should be a number, but is a tensor. It gets no gradient. Try `float({name})`.")
         check.positive(name, number)
     check.whole("max_iter", max_iter, 1)
     problem = Problem.of(scores, matching, backend)

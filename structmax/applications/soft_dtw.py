@@ -111,7 +111,7 @@ def _problem(
     if cost is squared_distance and x.shape[-1] != y.shape[-1]:
         raise ValueError(
             f"`x` and `y` should have points of the same size, but have {tuple(x.shape)} and {tuple(y.shape)}. "
-            "A `cost` of your own may compare points of any two sizes."
+            "A custom `cost` can compare points of any two sizes."
         )
     costs = cost(*(_without_padding(series, n) for series, n in zip((x, y), lengths, strict=True)))
     if costs.shape[-2:] != (x.shape[-2], y.shape[-2]):
@@ -379,7 +379,7 @@ def _mean_series(series: Tensor, weights: Tensor, lengths: Tensor | None) -> Ten
     longest = max(counts)
     if min(counts) < 1:
         raise ValueError(
-            f"`lengths` should be at least 1 for a barycentre, but hold {min(counts)}: leave that series out."
+            f"`lengths` should be at least 1 for a barycentre, but hold {min(counts)}. Try leaving that series out."
         )
     stretched = [
         interpolate(one[:n].T.unsqueeze(0), longest, mode="linear", align_corners=True)[0].T

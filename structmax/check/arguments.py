@@ -169,7 +169,7 @@ def no_nan(name: str, tensor: Tensor) -> None:
         at = tuple(bad.nonzero()[0].tolist())
         raise ValueError(
             f"`{name}` should hold no NaN, but holds {int(bad.sum())}, the first at {at}. "
-            "Try torch.autograd.set_detect_anomaly(True) to find where it is born."
+            "Try torch.autograd.set_detect_anomaly(True) to find the operation that makes it."
         )
 
 
@@ -177,7 +177,7 @@ def samples(name: str, parts: Tensor, scores: Tensor) -> None:
     """Parts that broadcast with the scores."""
     if not (broadcasts(parts.shape, scores.shape) or broadcasts(scores.shape, parts.shape)):
         raise ValueError(
-            f"`{name}` should have the scores' shape {tuple(scores.shape)} behind any sample shape, "
+            f"`{name}` should have the scores' shape {tuple(scores.shape)} after any sample dimensions, "
             f"but has {tuple(parts.shape)}. `structure.encode` makes parts from labels."
         )
 

@@ -86,7 +86,7 @@ def per_row(name: str, value: float | Tensor, moved: Tensor, where: int) -> floa
         if value.shape[0] != heads:
             raise ValueError(
                 f"`{name}` is a vector of {value.shape[0]} numbers: it should have one for each of the {heads} heads "
-                f"of scores (…, H, Q, K), or rows of a matrix. For another layout give it size 1 at `dim`, "
+                f"of scores (…, H, Q, K), or rows of a matrix. For another layout, give it size 1 at `dim`, "
                 f"so that it broadcasts to the scores."
             )
         return rows.expand(batch)

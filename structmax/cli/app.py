@@ -37,7 +37,7 @@ def everywhere(
         bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Structures inside neural networks: train, compare, look."""
+    """Structures inside neural networks: train recipes, compare them and look at the results."""
 
 
 def by_recipe(name: str, help: str, command: Callable[[recipes.Recipe], Any]) -> None:
@@ -69,13 +69,15 @@ def by_recipe(name: str, help: str, command: Callable[[recipes.Recipe], Any]) ->
     app.add_typer(group, name=name, help=help)
 
 
-by_recipe("run", "Train a recipe, or a file of your own (./mine.py); its settings are the flags.", run.command)
-by_recipe("compare", "Train a recipe, or a file of your own, in several settings, with several seeds.", compare.command)
+by_recipe("run", "Train a recipe, or one in a file of your own (./mine.py); its settings are the flags.", run.command)
+by_recipe(
+    "compare", "Train a recipe, or a file of your own, in several settings, each with several seeds.", compare.command
+)
 
 
 @app.command("list")
 def list_recipes() -> None:
-    """The recipes."""
+    """List the recipes."""
     for name in recipes.names():
         say(f"{name:<12}{_about(name)}")
 
@@ -102,10 +104,10 @@ def _runs_of(path: Path) -> list[RunFolder]:
 def plot_runs(
     runs: Annotated[list[Path], typer.Argument(help="folders of runs or of comparisons")],
     to: Annotated[
-        Path, typer.Option(help="the picture; by default, curves.png in the folder of the only run")
+        Path, typer.Option(help="file of the picture; by default, curves.png in the run's folder if only one is given")
     ] = CURVES,
 ) -> None:
-    """Learning curves of one run or of several, in one picture."""
+    """Draw the learning curves of one or several runs in one picture."""
     from structmax.plots import curves
 
     folders = [folder for run in runs for folder in _runs_of(run)]
@@ -126,14 +128,14 @@ def plot_runs(
 def rewrite_report(
     path: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a run or of a comparison")],
 ) -> None:
-    """Writes the report anew."""
+    """Write the report of a run or a comparison again."""
     _runs_of(path)
     say(f"The report: {run.reported(RunFolder(path))}")
 
 
 @app.command("info")
 def show_info() -> None:
-    """Versions, devices, which backend answers what, caches, recipes."""
+    """Show versions, devices, which backend each structure uses, caches and recipes."""
     info.show()
 
 
@@ -141,20 +143,20 @@ def show_info() -> None:
 @spoken()
 def compile_ahead(
     structures: Annotated[
-        list[str] | None, typer.Argument(metavar="STRUCTURE", help="LinearChain, …; by default, all of them")
+        list[str] | None, typer.Argument(metavar="STRUCTURE", help="structures such as LinearChain; by default, all")
     ] = None,
-    double: Annotated[bool, typer.Option("--double", help="for float64, in place of float32")] = False,
+    double: Annotated[bool, typer.Option("--double", help="compile for float64 instead of float32")] = False,
 ) -> None:
-    """Compiles kernels ahead, so that no first call waits for them."""
+    """Compile kernels ahead of time, so that first calls do not wait for compilation."""
     warm_up.compile_ahead(structures or [], torch.float64 if double else torch.float32)
 
 
 @app.command("bench")
 def time_questions(
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1")] = "cpu",
-    only: Annotated[str, typer.Option(help="part of a title: rows that have it")] = "",
+    only: Annotated[str, typer.Option(help="show only rows whose title contains this text")] = "",
 ) -> None:
-    """Times the main questions of the main structures on this machine."""
+    """Time the main functions of the main structures on this machine."""
     try:
         place = str(device_of(device))
     except RunError as error:
@@ -165,5 +167,5 @@ def time_questions(
         lines.add_row(row.case.title, row.case.size, f"{row.forward:.3f}", both)
     if not lines.row_count:
         titles = ", ".join(case.title for case in bench.CASES)
-        raise typer.BadParameter(f"--only should be part of one of {titles}, but is {only!r}.")
+        raise typer.BadParameter(f"--only should be contained in one of {titles}, but is {only!r}.")
     console.print(lines)

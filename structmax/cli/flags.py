@@ -16,7 +16,7 @@ from structmax.training.errors import nearest
 
 S = TypeVar("S", bound=Settings)
 SHARED = {field.name for field in fields(Settings)}
-PLACE = "Where it is kept"
+PLACE = "Output folder"
 # what file systems allow
 LONGEST_NAME = 255
 
@@ -54,9 +54,9 @@ def switch(name: str, help: str) -> inspect.Parameter:
 def of_place(what: str) -> list[inspect.Parameter]:
     """Flags of all that writes a folder."""
     return [
-        flag("name", str, "", f"of the {what}'s folder; by default, what differs from the defaults", PLACE),
-        flag("folder", Path, Path("runs"), "that holds all folders", PLACE),
-        switch("overwrite", "begin anew where there is one already"),
+        flag("name", str, "", f"name of the {what}'s folder; by default, the settings not at their defaults", PLACE),
+        flag("folder", Path, Path("runs"), "folder that holds the folders of all runs", PLACE),
+        switch("overwrite", "start again, replacing what is in the folder"),
         switch("open", "show the report in the browser at the end"),
     ]
 
@@ -66,8 +66,8 @@ def placed(given: dict[str, Any], recipe: str, default: str) -> RunFolder:
     name = given["name"] or default
     if "/" in name or name in (".", "..") or not name.isprintable() or len(name.encode()) > LONGEST_NAME:
         raise typer.BadParameter(
-            f"--name should be one folder's, of at most {LONGEST_NAME} bytes, printable and without a slash, "
-            f"but is {name!r}. Try --folder for where it is kept."
+            f"--name should be the name of one folder, printable, at most {LONGEST_NAME} bytes and without a slash, "
+            f"but is {name!r}. Try --folder to choose where the folder is."
         )
     return RunFolder(given["folder"] / recipe / name)
 
@@ -125,7 +125,7 @@ def parsed(config: type[Settings], over: Sequence[str]) -> dict[str, list[Any]]:
                 f"--over should be field=a,b,c with one of {', '.join(kinds)}, but is {text!r}.{near}"
             )
         if name in found:
-            raise typer.BadParameter(f"--over {name} should come once, with all its values, but comes again.")
+            raise typer.BadParameter(f"--over {name} should be given once, with all its values, but is given twice.")
         choices = choices_of(kinds[name])
         if listed == "all" and choices:
             found[name] = list(choices.values())

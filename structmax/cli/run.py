@@ -15,7 +15,7 @@ from structmax.cli.speech import IS_FIRST, console, number, say, spoken, table
 from structmax.recipes import Recipe
 from structmax.training import RunError, RunFolder, Settings, name_of, run
 
-RESUME = "go on with an interrupted run, with the settings it was begun with"
+RESUME = "continue an interrupted run, with the settings it was started with"
 
 
 def command(recipe: Recipe) -> Any:
@@ -42,7 +42,7 @@ def begun(recipe: Recipe, ctx: typer.Context, given: dict[str, Any]) -> tuple[Se
     config = flags.build(recipe.config, {name: given[name] for name in names})
     folder = flags.placed(given, recipe.name, name_of(config))
     if given["resume"] and given["overwrite"]:
-        raise typer.BadParameter("--resume goes on with a run and --overwrite begins anew: only one can be meant.")
+        raise typer.BadParameter("Only one of --resume (continue) and --overwrite (start again) should be given.")
     if given["resume"]:
         return _stored(recipe, ctx, given, folder, names), folder
     # the first process answers for all: it may have written the config by now
@@ -51,7 +51,7 @@ def begun(recipe: Recipe, ctx: typer.Context, given: dict[str, Any]) -> tuple[Se
     elif IS_FIRST and folder.config is not None:
         raise typer.BadParameter(
             f"{folder.path} holds a run already. "
-            "Try --resume to go on with it, --overwrite to begin anew, or another --name."
+            "Try --resume to continue it, --overwrite to start it again, or another --name."
         )
     return config, folder
 
@@ -59,22 +59,24 @@ def begun(recipe: Recipe, ctx: typer.Context, given: dict[str, Any]) -> tuple[Se
 def _stored(recipe: Recipe, ctx: typer.Context, given: dict[str, Any], folder: RunFolder, names: list[str]) -> Settings:
     stored = folder.config
     if stored is None:
-        raise typer.BadParameter(f"--resume needs {folder.path / 'config.json'}, which is not there. Try without.")
+        raise typer.BadParameter(f"--resume needs {folder.path / 'config.json'}, which does not exist. Try without it.")
     path = folder.path / "config.json"
     if unknown := sorted(set(stored) - set(names)):
-        raise typer.BadParameter(f"{path} has {', '.join(unknown)}, unknown to {recipe.name}. Begin another run.")
+        raise typer.BadParameter(
+            f"{path} has {', '.join(unknown)}, which {recipe.name} does not know. Start another run."
+        )
     if missing := sorted(set(names) - set(stored)):
-        raise typer.BadParameter(f"{path} has no {', '.join(missing)}, which {recipe.name} needs. Begin another run.")
+        raise typer.BadParameter(f"{path} has no {', '.join(missing)}, which {recipe.name} needs. Start another run.")
     for name in flags.typed(ctx, names):
         if given[name] != stored[name]:
             raise typer.BadParameter(
-                f"--{name.replace('_', '-')} should be {stored[name]}, as the run in {folder.path} was begun, "
-                f"but is {given[name]}. Leave it out, or begin another run."
+                f"--{name.replace('_', '-')} should be {stored[name]}, as when the run in {folder.path} was started, "
+                f"but is {given[name]}. Leave it out, or start another run."
             )
     try:
         return flags.build(recipe.config, stored)
     except typer.BadParameter as error:
-        raise typer.BadParameter(f"{path}: {error.message} Begin another run.") from None
+        raise typer.BadParameter(f"{path}: {error.message} Start another run.") from None
 
 
 def _how_to_go_on(recipe: Recipe, folder: RunFolder, given: dict[str, Any]) -> str:
@@ -111,7 +113,7 @@ def reported(folder: RunFolder) -> Path:
     try:
         return report.write(folder.path)
     except OSError as error:
-        reason = f"{folder.path / 'report.html'} should be written, but cannot be: {error.strerror}."
+        reason = f"{folder.path / 'report.html'} could not be written: {error.strerror}."
         raise RunError(reason) from error
     except ValueError as error:
         raise RunError(str(error)) from error

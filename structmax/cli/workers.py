@@ -48,7 +48,7 @@ def each(work: Callable[..., Any], pieces: Sequence[tuple[Any, ...]], count: int
                 try:
                     result = pipe.recv()
                 except EOFError:
-                    reason = f"A process was killed, perhaps for want of memory. Try fewer --jobs than {count}."
+                    reason = f"A process was killed, perhaps because memory ran out. Try fewer --jobs than {count}."
                     raise RunError(reason) from None
                 idle.append(pipe)
                 yield busy.pop(pipe), result

@@ -140,7 +140,7 @@ def expect(
         estimator: exact `Enumerate()`; sums over a sparse distribution `SparseTopK(k)`, `SparseSupport()`; unbiased
             draws `ScoreFunction(samples, baseline)`, `SumAndSample(k)`, `SampleWithoutReplacement(samples)`, `Rebar()`,
             `Relax(control)`; `Vimco(samples)` for log-means; or any surrogate, for which f is evaluated at its z.
-        generator: source of chance.
+        generator: random number generator.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:

@@ -45,5 +45,5 @@ def refuse(problem: Problem, estimator: object, needs: tuple[str, ...], others: 
     able = [name for name, asks in others.items() if all(map(problem.answers, asks))]
     instead = f" Try {' or '.join(able)}." if able else ""
     raise backends.Refusal(
-        f"{estimator!r} asks `{missing}`, which {structure.__name__} cannot answer: {why.rstrip('.')}.{instead}"
+        f"{estimator!r} needs `{missing}`, which {structure.__name__} does not support: {why.rstrip('.')}.{instead}"
     )

@@ -83,7 +83,7 @@ def twins(
     structure = problem.structure
     if type(structure) not in NOISE:
         raise Refusal(
-            f"{estimator!r} needs noise whose argmax is an exact draw, and is known for Simplex and Bits, not for "
+            f"{estimator!r} needs noise whose argmax is an exact sample. It is known for Simplex and Bits, but not for "
             f"{type(structure).__name__}. Try ScoreFunction() or SampleWithoutReplacement()."
         )
     noisy, again = NOISE[type(structure)]

@@ -90,8 +90,8 @@ class Final(Function):
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
         raise RuntimeError(
-            f"The gradient of {ctx.name} is invented and has no derivative: it can be taken once. For second "
-            "derivatives try Relaxation(), whose gradients are true."
+            f"The gradient of {ctx.name} is a surrogate and has no derivative: it can be taken once. For second "
+            "derivatives try Relaxation(), whose gradients are exact."
         )
 
 
@@ -117,7 +117,7 @@ def surrogate(
         structure: the set Y.
         estimator: of `structmax.estimators`: `StraightThrough`, `Spigot`, `SpigotCE`, `SpigotEG`, `PerturbAndMAP`,
             `ReinMax`, `ImplicitMLE`, `BlackboxInterpolation`, `Perturbed`; with true gradients `Relaxation`.
-        generator: source of chance.
+        generator: random number generator.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:

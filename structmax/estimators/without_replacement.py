@@ -55,7 +55,7 @@ class SampleWithoutReplacement(AbstractEstimator):
     def __post_init__(self) -> None:
         check.whole("samples", self.samples, 1)
         if self.samples > MOST:
-            raise ValueError(f"`samples` should be at most {MOST}, for 2ᵏ sets are visited, but is {self.samples}.")
+            raise ValueError(f"`samples` should be at most {MOST}, since 2ᵏ sets are visited, but is {self.samples}.")
 
     @property
     def unbiased(self) -> bool:

@@ -302,7 +302,7 @@ class FactorGraph(AbstractRelaxation):
             return _uncompiled(self, scores, exact, max_iter, max_nodes)
         if torch._C._are_functorch_transforms_active():
             raise Refusal(
-                "FactorGraph.search cannot be asked inside a transform of torch.func, such as vmap or grad. Try "
+                "FactorGraph.search cannot be called inside a transform of torch.func, such as vmap or grad. Try "
                 "`argmax`, or leading batch dimensions of the scores."
             )
         return _searched(self, scores, exact, max_iter, max_nodes)

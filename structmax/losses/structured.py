@@ -268,7 +268,7 @@ def perturbed_loss(
         samples: how many draws of ε, ≥ 1.
         temperature: t, how strong the noise is, > 0.
         noise: the distribution of ε: `Normal()`, `Gumbel()`, `Logistic()`.
-        generator: source of chance.
+        generator: random number generator.
         reduction: "mean" over the instances, "sum" or "none".
         backend: "auto", "numba", "triton" or "reference".
 

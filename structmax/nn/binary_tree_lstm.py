@@ -99,7 +99,7 @@ class BinaryTreeLSTM(nn.Module):
         """The spans of 0/1 trees (B, N, N), M in all, by depth, and their states (M, H)."""
         if spans.requires_grad:
             raise ValueError(
-                "`spans` have a gradient to get, and composing the spans of a tree gives none. Try relaxed=True, or "
+                "`spans` require a gradient, but composing the spans of a tree gives them none. Try relaxed=True, or "
                 "spans.detach()."
             )
         levels = Levels.of(spans)

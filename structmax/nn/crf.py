@@ -234,7 +234,7 @@ def _fitting(name: str, rule: Tensor, num_tags: int) -> Tensor:
     if tuple(rule.shape) != wanted:
         raise ValueError(
             f"`constraints.{name}` should have shape {wanted} for {num_tags} tags, but has {tuple(rule.shape)}. "
-            "Do the labels given to `tag_constraints` number as many as the tags?"
+            "Were as many labels given to `tag_constraints` as there are tags?"
         )
     return rule
 

@@ -129,7 +129,7 @@ class MergeParser(nn.Module):
         if derivation.spans.shape[:-1] != inputs.shape[:-1]:
             raise ValueError(
                 f"`derivation` should be of the leaves of `inputs` {tuple(inputs.shape)}, but its spans have shape "
-                f"{tuple(derivation.spans.shape)}. Try the one that `derive` makes of them."
+                f"{tuple(derivation.spans.shape)}. Try the one that `derive` returns for them."
             )
         spans, pairs, choices, chosen = (t.reshape(batch.numel(), *t.shape[len(batch) :]) for t in derivation)
         inputs = inputs.reshape(batch.numel(), *inputs.shape[-2:])

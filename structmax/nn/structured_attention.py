@@ -183,7 +183,7 @@ class StructuredAttention(AbstractAttention):
         super().__init__(size, heads)
         if not isinstance(layout, AbstractLayout):
             raise TypeError(
-                "`layout` should say how the structure lies over queries and keys, but is "
+                "`layout` should relate the structure to queries and keys, but is "
                 f"{layout!r}. Try Pairs(Matching), Segments() or Trees(size, lambda lengths: …)."
             )
         if isinstance(answer, type):

@@ -173,7 +173,7 @@ def over_rows(kernel: Callable[..., None], rows: int, work: int, *args: Any) -> 
     what a signal handler raises in the caller, at the end of a slice; the slices that are left are dropped then.
     """
     if "no_cpython_wrapper" in getattr(kernel, "targetoptions", ()):
-        raise TypeError(f"{kernel.__name__} is for compiled code alone; make it a @kernel to run it over rows")
+        raise TypeError(f"{kernel.__name__} is for compiled code only; make it a @kernel to run it over rows")
     threads = min(torch.get_num_threads(), rows, work // GRAIN)
     if threads < 2 and work <= SPAN:
         kernel(0, rows, *args)

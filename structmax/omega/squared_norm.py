@@ -305,6 +305,6 @@ def _warn(solution: Solution, search: Search) -> None:
         warnings.warn(
             f"sparsemap did not converge in {int(open_ones.sum())} of {open_ones.numel()} instances after "
             f"max_iter={search.max_iter} best structures: the gap is {worst:.2g} at most. The answer is feasible, not "
-            "exact. Try a larger `max_iter`, a larger `tol`, a lower `temperature`, or `start` from a former result.",
+            "exact. Try a larger `max_iter`, a larger `tol`, a lower `temperature`, or `start` from an earlier result.",
             stacklevel=4,
         )

@@ -271,7 +271,7 @@ def _reading(path: Path) -> Iterator[None]:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         reason = f"should be as a run writes it, but is not ({type(error).__name__}: {error})"
-        raise BadFile(f"{path}: {reason}. Begin the run anew, or take the file away.") from error
+        raise BadFile(f"{path}: {reason}. Start the run again, or remove the file.") from error
 
 
 def _json(path: Path, kind: type) -> Any:
@@ -299,5 +299,5 @@ def _parsed(text: str, path: Path, kind: type, line: int = 1) -> Any:
         ) from None
     if not isinstance(found, kind):
         wanted = "an object" if kind is dict else "an array"
-        raise BadFile(f"{path}:{line}: should be {wanted} of JSON, but is {text.strip()[:40]!r}. Take the file away.")
+        raise BadFile(f"{path}:{line}: should be {wanted} of JSON, but is {text.strip()[:40]!r}. Remove the file.")
     return found

@@ -40,7 +40,7 @@ def perturb_and_map(
         sample_shape: dimensions of independent draws, put in front.
         noise: the distribution of ε: `Gumbel()`, `Logistic()` or `Normal()`.
         temperature: how strong the noise is, > 0.
-        generator: source of chance.
+        generator: random number generator.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:

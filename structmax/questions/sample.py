@@ -28,7 +28,7 @@ def sample(
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
         structure: the set Y.
         sample_shape: dimensions of independent draws, put in front.
-        generator: source of chance; the same seed gives the same draws on every backend.
+        generator: random number generator; the same seed gives the same draws on every backend.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:
@@ -68,7 +68,7 @@ def sample_without_replacement(
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
         structure: the set Y.
         samples: how many. Where fewer are feasible the rest has log-probability −inf and all-zero parts.
-        generator: source of chance; the same seed gives the same draws on every backend.
+        generator: random number generator; the same seed gives the same draws on every backend.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:

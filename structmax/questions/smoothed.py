@@ -28,7 +28,7 @@ def _walk(omega: object) -> Any:
     """A regulariser that makes a random walk of a dynamic program."""
     if not getattr(checked(omega), "walks", False):
         raise Refusal(
-            f"{omega!r} makes no random walk of a dynamic program. Try omega.Entropy(), omega.LocalL2() or "
+            f"{omega!r} does not define a random walk over a dynamic program. Try omega.Entropy(), omega.LocalL2() or "
             "omega.LocalTsallis()."
         )
     return omega
@@ -110,7 +110,7 @@ def smoothed_sample(
         structure: a structure with a recursion.
         omega: `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`, t the temperature.
         sample_shape: dimensions of independent draws, put in front.
-        generator: source of chance; the same seed gives the same draws on every backend.
+        generator: random number generator; the same seed gives the same draws on every backend.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:

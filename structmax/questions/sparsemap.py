@@ -171,7 +171,7 @@ def sparsemap(
         if start is not None or solver != ActiveSet():
             raise ValueError(
                 f"sparsemap of a {type(structure).__name__} should have neither `start` nor `solver`: it is solved as "
-                "a relaxation, without structures. Try it without them."
+                "a relaxation, which uses no structures. Try it without them."
             )
         return _of_relaxation(problem, omega.relaxation(problem, max_iter, tol))
     found = omega.distribution(problem, _started(start, problem), max_iter, tol, solver)
@@ -212,7 +212,7 @@ def _started(start: Any, problem: Problem) -> Tensor | None:
     if isinstance(start, SparseMAP):
         former = [tuple(t.shape) for t in structure.tensors(start.marginals)]
         if former != like:
-            raise ValueError(f"`start` should be a result for scores of shapes {like}, but is one for {former}.")
+            raise ValueError(f"`start` should be a result for scores of shapes {like}, but is a result for {former}.")
         absent = torch.arange(start.lists.shape[-2], device=first.device) >= start.counts.unsqueeze(-1)
         return start.lists.masked_fill(absent.unsqueeze(-1), -1).reshape(first.shape[0], *start.lists.shape[-2:])
     parts = structure.tensors(start)

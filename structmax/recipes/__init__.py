@@ -71,7 +71,7 @@ def is_file(source: str) -> bool:
 
 def _found(name: str, source: str, path: Path) -> Recipe:
     if not path.is_file():
-        raise DataError(path, None, "should be the file of a recipe, but there is none.")
+        raise DataError(path, None, "should be the file of a recipe, but does not exist.")
     try:
         module = _loaded(name, path.resolve()) if is_file(source) else importlib.import_module(f"{__name__}.{name}")
     # a file that people write can fail in any way, and end the program too

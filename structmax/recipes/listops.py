@@ -57,20 +57,20 @@ class Config(Settings):
         "entropy": 0,
     }
     most = Settings.most | {"policy_rate": 1e30}
-    encoder: Name = option("sparse_marginalisation", "what reads the expression")
-    baseline: Baseline = option("self_critical", "of rl_spinn: what a draw's loss is compared with")
-    size: int = option(64, "of words and states")
-    longest: int = option(20, "tokens of an expression; longer ones are left out of training")
-    train_size: int = option(50_000, "expressions to generate for training, if no file is given")
-    train_file: str = option("", "expressions to train on, in the published format")
-    test_file: str = option("", "expressions to test on, in the published format, of any length")
-    curriculum: int = option(8, "epochs in which expressions grow to the longest")
-    begin: int = option(8, "tokens of the longest expressions that a curriculum begins with")
-    policy_updates: int = option(2, "of ppo: how often the parser learns from a draw")
-    policy_rate: float = option(1e-3, "of ppo and rl_spinn: learning rate of what chooses the tree")
-    entropy: float = option(0.003, "of ppo: weight of the entropy that keeps the parser curious")
+    encoder: Name = option("sparse_marginalisation", "module that reads the expression")
+    baseline: Baseline = option("self_critical", "for rl_spinn: what the loss of a sample is compared with")
+    size: int = option(64, "size of the vectors of words and states")
+    longest: int = option(20, "largest number of tokens of an expression; longer ones are left out of training")
+    train_size: int = option(50_000, "number of expressions to generate for training, if no file is given")
+    train_file: str = option("", "file of expressions to train on, in the published format")
+    test_file: str = option("", "file of expressions to test on, in the published format, of any length")
+    curriculum: int = option(8, "number of epochs over which the expressions grow to the longest")
+    begin: int = option(8, "number of tokens of the longest expressions at the start of the curriculum")
+    policy_updates: int = option(2, "for ppo: how often the parser learns from a sample")
+    policy_rate: float = option(1e-3, "for ppo and rl_spinn: learning rate of the parameters that choose the tree")
+    entropy: float = option(0.003, "for ppo: weight of the entropy bonus that keeps the parser exploring")
     epochs: int = option(15, "passes over the training data")
-    learning_rate: float = option(2e-3, "of the optimiser, at its highest")
+    learning_rate: float = option(2e-3, "highest learning rate of the optimiser")
     clip: float = option(1.0, "largest norm of the gradient; 0 for no limit")
 
 

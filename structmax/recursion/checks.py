@@ -48,7 +48,7 @@ def hyperedges(nodes: int | None = None, **columns: Tensor | None) -> None:
 def on_host(**columns: Tensor) -> None:
     for name, tensor in columns.items():
         if isinstance(tensor, Tensor) and tensor.device.type != "cpu":
-            raise ValueError(f"`{name}` should be on the CPU, as all edges, but is on {tensor.device}.")
+            raise ValueError(f"`{name}` should be on the CPU, like all edges, but is on {tensor.device}.")
 
 
 def ids(name: str, given: Tensor) -> None:

@@ -142,7 +142,7 @@ def by_recursion(spoken: str, room: Any, name: str, engine: Callable[..., Any]) 
                 raise
             raise ValueError(
                 f"`noise_size` of {spoken} should be the largest number of choices a derivation can have, but with "
-                f"{extras['noise'].shape[2]} the numbers ran out. Leave `noise_size` out, and it is counted."
+                f"{extras['noise'].shape[2]} the numbers ran out. Try leaving `noise_size` out: it is then counted."
             ) from error
         answers: list[Tensor] = []
         for kind, value in zip(kinds, (out,) if isinstance(out, Tensor) else out, strict=True):

@@ -36,7 +36,7 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         file = _claimed(path)
     except OSError as error:
-        raise RunError(f"{folder} should be a folder to write to, but is none: {error.strerror}.") from error
+        raise RunError(f"{folder} should be a folder that can be written to, but is not: {error.strerror}.") from error
     try:
         yield
     finally:
@@ -82,12 +82,12 @@ def _lock(file: int, path: Path) -> None:
     except OSError as error:
         if error.errno not in HELD:
             # some network drives know no locks
-            warnings.warn(f"{path.parent} cannot be locked ({error.strerror}): begin one run at a time.", stacklevel=2)
+            warnings.warn(f"{path.parent} cannot be locked ({error.strerror}). Start one run at a time.", stacklevel=2)
             return
         holder = os.read(file, 1000).decode(errors="replace") or "another process"
         raise RunError(
             f"{path.parent} should be used by one run at a time, but {holder} uses it. "
-            "Wait until it ends, or take another --name."
+            "Wait until it ends, or choose another --name."
         ) from None
 
 

@@ -180,7 +180,7 @@ class Loop:
 
     def _best(self) -> dict[str, Any]:
         if (best := self.folder.load("best.pt")) is None:
-            reason = f"should be there, since the run has been evaluated, but is not. {ANEW}"
+            reason = f"should exist, since the run has been evaluated, but does not. {ANEW}"
             raise DataError(self.folder.path / "best.pt", None, reason)
         return best
 
@@ -220,14 +220,14 @@ class Loop:
     def _take_up(self, state: dict[str, Any]) -> None:
         if len(state["processes"]) != self.processes.count:
             raise RunError(
-                f"The run in {self.folder.path} was begun by {len(state['processes'])} processes, "
-                f"and should go on with as many, but there are {self.processes.count}."
+                f"The run in {self.folder.path} was started by {len(state['processes'])} processes "
+                f"and should be resumed by as many, but there are {self.processes.count}."
             )
         own = state["processes"][self.processes.rank]
         here, there = self.task.device.type, "cpu" if own["cuda"] is None else "cuda"
         if here != there:
             raise RunError(
-                f"The run in {self.folder.path} was begun with the chances of {there}, and should go on there, "
+                f"The run in {self.folder.path} was started with the random numbers of {there} and should go on there, "
                 f"but this is {here}. Try --device {there}."
             )
         self.place = Place(**state["place"])

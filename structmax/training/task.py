@@ -43,19 +43,19 @@ class Settings:
     # a seed that all makers of chance take, and a rate that optimisers can still multiply
     most: ClassVar[dict[str, float]] = {"seed": 2**32 - 1, "learning_rate": 1e30}
 
-    seed: int = option(0, "seed of all chance: data, first weights, draws")
+    seed: int = option(0, "seed of all random numbers: data, initial weights, samples")
     device: str = option("auto", "auto, cpu, cuda or cuda:1; auto takes a GPU if there is one")
-    bf16: bool = option(False, "compute in bfloat16 where autocast does")
+    bf16: bool = option(False, "compute in bfloat16 wherever torch.autocast does")
     epochs: int = option(10, "passes over the training data")
-    minutes: float = option(0.0, "stop training after so many minutes; 0 for no limit")
-    batch_size: int = option(64, "instances of a step, over all processes together")
-    learning_rate: float = option(1e-3, "of the optimiser, at its highest")
+    minutes: float = option(0.0, "stop training after this many minutes; 0 for no limit")
+    batch_size: int = option(64, "number of instances in a step, over all processes together")
+    learning_rate: float = option(1e-3, "highest learning rate of the optimiser")
     schedule: Literal["constant", "cosine", "linear"] = option(
-        "constant", "of the learning rate after the warm-up, to the last epoch or, if it comes first, the last minute"
+        "constant", "how the learning rate changes after the warm-up, until the last epoch or the time limit"
     )
-    warm_up: int = option(0, "steps until the learning rate is at its highest")
+    warm_up: int = option(0, "number of steps until the learning rate is at its highest")
     clip: float = option(0.0, "largest norm of the gradient; 0 for no limit")
-    evaluations: int = option(1, "how often an epoch is interrupted to evaluate, its end included")
+    evaluations: int = option(1, "number of evaluations in an epoch, including the one at its end")
 
     def __post_init__(self) -> None:
         kinds = get_type_hints(type(self))
@@ -117,7 +117,7 @@ class Task(ABC, Generic[C]):
 
         Args:
             indices: of the instances, those of this process.
-            generator: source of chance on the task's device.
+            generator: random number generator on the task's device.
         """
 
     @abstractmethod
