@@ -1,4 +1,4 @@
-"""Regression with latent categories: which gradient estimator finds the clusters nobody told it about?
+"""Regression with latent categories: which gradient estimator finds the hidden clusters?
 
 Points x lie in K clusters, and each cluster has a regression of its own, y = β_z · x + noise. A linear encoder scores
 the categories, a bilinear decoder predicts zᵀ V x, and the loss is squared. The categories are never seen: the encoder
