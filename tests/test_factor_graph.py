@@ -559,8 +559,11 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "negated score": (lambda: ~FREE, "`free` is free: a factor's own score has no negation."),
     "structure": (lambda: Factor(X, X), "Factor should have a structure first, but got a Variables."),
     "class": (lambda: Factor(LinearChain, X), "but got a class. Try LinearChain()."),
-    "parts": (lambda: Factor(Matching(), Y, X), "Matching has 1 part tensors at most, but Factor got variables for 2."),
-    "all free": (lambda: Factor(structmax.Simplex(), FREE), "Factor should have variables that are not free"),
+    "parts": (lambda: Factor(Matching(), Y, X), "Matching has 1 part tensors at most, but Factor has variables for 2."),
+    "all free": (
+        lambda: Factor(structmax.Simplex(), FREE),
+        "Factor should have at least one variable that is not free",
+    ),
     "name": (lambda: Variables("", (2,)), "`name` should be a word, the key of the scores, but is ''."),
     "size": (lambda: Variables("x", (2, 0)), "`shape` should be a whole number ≥ 1, but is 0."),
     "index": (lambda: X[3], "`x` of shape (3,) has no [3]"),

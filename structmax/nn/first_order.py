@@ -1,4 +1,4 @@
-"""Hand-written gradients that have no gradient of their own, and say so."""
+"""Hand-written gradients that cannot be differentiated again, and raise an error instead."""
 
 import functools
 from collections.abc import Callable

@@ -21,7 +21,7 @@ class Pyramid(NamedTuple):
 
 
 class PyramidTreeLSTM(nn.Module):
-    """A Tree-LSTM that chooses its tree: at each layer the pair of neighbours whose composition pleases it most merges.
+    """A Tree-LSTM that chooses its tree: at each layer the neighbours with the best score merge.
 
         a = choose(⟨q, h(pair)⟩ of all pairs)          next layer = left of a, the pair, right of a
 

@@ -1,4 +1,4 @@
-"""Value and point of any Ω, and the random walk that some Ω make of a dynamic program. See structmax/omega/local.py."""
+"""Value and point of any Ω, and the random walk some Ω define on a dynamic program. See structmax/omega/local.py."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +25,7 @@ def checked(omega: object) -> Any:
 
 
 def _walk(omega: object) -> Any:
-    """A regulariser that makes a random walk of a dynamic program."""
+    """A regulariser that defines a random walk on a dynamic program."""
     if not getattr(checked(omega), "walks", False):
         raise Refusal(
             f"{omega!r} does not define a random walk over a dynamic program. Try omega.Entropy(), omega.LocalL2() or "
@@ -48,7 +48,7 @@ def smoothed(scores: Scores, structure: AbstractStructure, omega: AbstractOmega,
 
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
-        structure: the set Y; for a local Ω one with a recursion.
+        structure: the set Y; for a local Ω, one with a recursion.
         omega: a regulariser of `structmax.omega`: `Zero()`, `Entropy(t)`, `SquaredNorm(t)`, `LocalL2(t)`,
             `LocalTsallis(alpha, t)`, or one of your own.
         backend: "auto", "numba", "triton" or "reference".
@@ -75,7 +75,7 @@ def smoothed_marginals(
 
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
-        structure: the set Y; for a local Ω one with a recursion.
+        structure: the set Y; for a local Ω, one with a recursion.
         omega: a regulariser of `structmax.omega`: `Zero()`, `Entropy(t)`, `SquaredNorm(t)`, `LocalL2(t)`,
             `LocalTsallis(alpha, t)`, or one of your own.
         backend: "auto", "numba", "triton" or "reference".
@@ -109,7 +109,7 @@ def smoothed_sample(
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
         structure: a structure with a recursion.
         omega: `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`, t the temperature.
-        sample_shape: dimensions of independent draws, put in front.
+        sample_shape: leading dimensions of independent draws.
         generator: random number generator; the same seed gives the same draws on every backend.
         backend: "auto", "numba", "triton" or "reference".
 
@@ -143,7 +143,7 @@ class WalkLogProb(Function):
     @staticmethod
     def backward(ctx: Any, d_value: Tensor) -> tuple[Any, ...]:
         tensors = ctx.saved_tensors
-        # of the pullback with cotangent 1, so that it is a constant of what it scales
+        # the pullback with cotangent 1: a constant that the cotangent scales
         ones, numbers = torch.ones_like(d_value), dict(ctx.numbers)
         gradient = ctx.problem.ask("smoothed_log_prob_pullback", *tensors, d_value=ones, **numbers)
         return None, None, *scaled(d_value, gradient), *(None,) * ctx.problem.count
