@@ -476,7 +476,7 @@ def test_a_recipe_of_ones_own(structmax_in, tmp_path, mine, monkeypatch):
         raise Interrupted(signal.SIGINT)
 
     monkeypatch.setattr("structmax.cli.run.run", stopped)
-    assert f"Go on with: structmax run {mine} --name default" in structmax_in("run", mine)[1]
+    assert f"Resume with: structmax run {mine} --name default" in structmax_in("run", mine)[1]
 
 
 def test_the_recipe_of_the_pages(structmax_in, tmp_path):
@@ -552,7 +552,7 @@ def test_how_to_go_on_with_several_processes(structmax_in, monkeypatch):
     monkeypatch.setattr("structmax.cli.run.run", stopped)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     said = structmax_in("run", "tiny")[1]
-    assert "Go on with: torchrun --nproc-per-node 2 -m structmax run tiny --name default --folder runs" in said
+    assert "Resume with: torchrun --nproc-per-node 2 -m structmax run tiny --name default --folder runs" in said
 
 
 def test_the_report_is_opened(structmax_in, monkeypatch):
@@ -584,7 +584,7 @@ def test_an_interrupted_run_goes_on(tmp_path, structmax_in):
     said = process.communicate(timeout=30)[0]
     assert process.returncode == 130, said
     assert "Stopped by SIGINT" in said
-    assert "Go on with: structmax run more/tiny.py --name a --folder runs --resume" in said
+    assert "Resume with: structmax run more/tiny.py --name a --folder runs --resume" in said
     assert "Traceback" not in said
     folder = RunFolder(tmp_path / "runs/tiny/a")
     step = folder.load("last.pt")["place"]["step"]
@@ -592,7 +592,7 @@ def test_an_interrupted_run_goes_on(tmp_path, structmax_in):
     folder.write("config.json", folder.config | {"epochs": step // 4 + 2})
     code, said = structmax_in("run", "more/tiny.py", "--name", "a", "--resume")
     assert code == 0, said
-    assert f"Going on after step {step}." in said
+    assert f"Resuming after step {step}." in said
     assert folder.summary["steps"] == 4 * (step // 4 + 2)
 
 
@@ -603,7 +603,7 @@ def test_ctrl_c_outside_of_training(structmax_in, monkeypatch):
     monkeypatch.setattr("structmax.cli.run.run", pressed)
     code, said = structmax_in("run", "tiny")
     assert code == 130
-    assert said.endswith("Stopped at once. Go on with: structmax run tiny --name default --folder runs --resume")
+    assert said.endswith("Stopped at once. Resume with: structmax run tiny --name default --folder runs --resume")
 
 
 # ---------------------------------------------------------------- compare
@@ -660,7 +660,7 @@ def test_an_interrupted_comparison_hands_the_signal_on(tmp_path):
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=30)[0]
     assert process.returncode == 130, said
-    assert "The same command goes on: finished runs are kept." in said
+    assert "The same command resumes it: finished runs are kept." in said
     assert "epochs=1,seed=0  accuracy " in said
     for seed in (0, 1):
         assert RunFolder(folder / f"epochs=1,seed={seed}").summary
@@ -697,7 +697,7 @@ def test_an_interrupted_comparison_with_nothing_left_to_begin(tmp_path, number):
     process.send_signal(number)
     said = process.communicate(timeout=30)[0]
     assert process.returncode == 128 + number, said
-    assert "The same command without --overwrite goes on: finished runs are kept." in said
+    assert "The same command without --overwrite resumes it: finished runs are kept." in said
     assert "Traceback" not in said
 
 

@@ -121,7 +121,7 @@ def per_entry(name: str, value: float | Tensor, scores: Tensor) -> Tensor:
 
 
 def feasible_bounds(lower: Tensor, upper: Tensor, total: Tensor, *, is_budget: bool) -> None:
-    """lower ≤ upper and Σ lower ≤ total ≤ Σ upper. Reads values, from a GPU too: bounds nobody can meet are refused."""
+    """lower ≤ upper and Σ lower ≤ total ≤ Σ upper. Reads values, also from a GPU."""
     if (
         torch.compiler.is_compiling()
         or type(total) is not Tensor

@@ -15,7 +15,7 @@ from structmax.cli.speech import console, say, spoken, table
 from structmax.training import RunError, RunFolder
 from structmax.training.distributed import device_of
 
-# in the folder of the only run, or else in the present one
+# in the folder of the run if only one is given, otherwise in the current folder
 CURVES = Path("curves.png")
 
 app = typer.Typer(
@@ -41,21 +41,21 @@ def everywhere(
 
 
 def by_recipe(name: str, help: str, command: Callable[[recipes.Recipe], Any]) -> None:
-    """A command of each recipe, made when it is called: no recipe is imported in vain."""
+    """A command of each recipe, made when it is called, so that only this recipe is imported."""
 
     class Group(TyperGroup):
         def list_commands(self, ctx: Any) -> list[str]:
             return recipes.names()
 
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
-            """Help and completion look at all: one that cannot be had has its reason in place of its help."""
+            """Help and completion look at all recipes: one that cannot be loaded shows the reason as its help."""
             try:
                 return command(recipes.find(cmd_name))
             except RunError as error:
                 return flags.command(cmd_name, str(error), [], lambda ctx, given: None)
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-            """The one that is called: what is wrong with it is an error of usage."""
+            """The command that is called: problems with it are usage errors."""
             try:
                 return args[0], command(recipes.find(args[0])), args[1:]
             except RunError as error:
@@ -90,7 +90,7 @@ def _about(name: str) -> str:
 
 
 def _runs_of(path: Path) -> list[RunFolder]:
-    """The run of that folder, or all runs of that comparison; or an error of usage."""
+    """The run of that folder, or all runs of that comparison; or a usage error."""
     folder = RunFolder(path)
     if folder.config is not None:
         return [folder]

@@ -32,7 +32,7 @@ def command(recipe: Recipe) -> Any:
         members = comparison.members(config, over, given["seeds"])
         say(f"{len(members)} runs of {recipe.name} in {folder.path}")
         again = "The same command" + " without --overwrite" * given["overwrite"]
-        with folder.locked(), spoken(f"{again} goes on: finished runs are kept."):
+        with folder.locked(), spoken(f"{again} resumes it: finished runs are kept."):
             if given["overwrite"]:
                 for member in members:
                     RunFolder(folder.path / member.name).clear()
@@ -77,7 +77,7 @@ def _asked(recipe: Recipe, ctx: typer.Context, given: dict[str, Any]) -> tuple[d
 
 
 def _outcomes(recipe: str, members: Sequence[Member[Any]], folder: Path, jobs: int) -> Iterator[tuple[str, Outcome]]:
-    """Of each member as it ends; a line says so."""
+    """The outcome of each member as it ends; a line is printed for each."""
     ended = _in_turn(recipe, members, folder) if jobs == 1 else _at_once(recipe, members, folder, jobs)
     is_watched = console.is_terminal
     for name, outcome in track(ended, "", len(members), console=console, transient=True, disable=not is_watched):

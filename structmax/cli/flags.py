@@ -62,7 +62,7 @@ def of_place(what: str) -> list[inspect.Parameter]:
 
 
 def placed(given: dict[str, Any], recipe: str, default: str) -> RunFolder:
-    """The folder that the flags of `of_place` name; or an error of usage."""
+    """The folder that the flags of `of_place` name; or a usage error."""
     name = given["name"] or default
     if "/" in name or name in (".", "..") or not name.isprintable() or len(name.encode()) > LONGEST_NAME:
         raise typer.BadParameter(
@@ -92,19 +92,19 @@ def command(name: str, help: str, flags: Sequence[inspect.Parameter], act: Calla
     context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
     called.__signature__ = inspect.Signature([context, *flags])  # type: ignore[attr-defined]
     app = typer.Typer(add_completion=False)
-    # the terminal breaks lines anew
+    # the terminal wraps lines again
     app.command(name, help=escape(re.sub(r"(?<=\S)\n(?=\S)", " ", help)))(called)
     return typer.main.get_command(app)
 
 
 def typed(ctx: typer.Context, names: Sequence[str]) -> list[str]:
-    """Those of the names that stood on the command line."""
+    """Those of the names that were given on the command line."""
     sources = {name: ctx.get_parameter_source(name) for name in names}
     return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
 
 
 def build(config: type[S], values: dict[str, Any]) -> S:
-    """A Config for this machine, or an error of usage."""
+    """A Config for this machine, or a usage error."""
     try:
         made = config(**values)
         device_of(made.device)

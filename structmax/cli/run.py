@@ -37,7 +37,7 @@ def command(recipe: Recipe) -> Any:
 
 
 def begun(recipe: Recipe, ctx: typer.Context, given: dict[str, Any]) -> tuple[Settings, RunFolder]:
-    """The config of the run, and a folder that may have it; or an error of usage."""
+    """The config of the run, and a folder that may have it; or a usage error."""
     names = [field.name for field in fields(recipe.config)]
     config = flags.build(recipe.config, {name: given[name] for name in names})
     folder = flags.placed(given, recipe.name, name_of(config))
@@ -45,7 +45,7 @@ def begun(recipe: Recipe, ctx: typer.Context, given: dict[str, Any]) -> tuple[Se
         raise typer.BadParameter("Only one of --resume (continue) and --overwrite (start again) should be given.")
     if given["resume"]:
         return _stored(recipe, ctx, given, folder, names), folder
-    # the first process answers for all: it may have written the config by now
+    # the first process checks for all: it may have written the config by now
     if IS_FIRST and given["overwrite"]:
         folder.clear()
     elif IS_FIRST and folder.config is not None:
@@ -83,7 +83,7 @@ def _how_to_go_on(recipe: Recipe, folder: RunFolder, given: dict[str, Any]) -> s
     count = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     program = ["torchrun", "--nproc-per-node", str(count), "-m", "structmax"] if count > 1 else ["structmax"]
     place = ["--name", folder.path.name, "--folder", str(given["folder"])]
-    return f"Go on with: {shlex.join([*program, 'run', recipe.source, *place, '--resume'])}"
+    return f"Resume with: {shlex.join([*program, 'run', recipe.source, *place, '--resume'])}"
 
 
 def show(summary: dict[str, Any]) -> None:
@@ -107,7 +107,7 @@ def drawn(folder: RunFolder) -> Path:
 
 
 def reported(folder: RunFolder) -> Path:
-    """The report of a run or of a comparison, written anew."""
+    """The report of a run or of a comparison, written again."""
     from structmax.plots import report
 
     try:

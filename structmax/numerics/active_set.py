@@ -1,7 +1,7 @@
 """The active-set method of sparse maps in plain torch, for any structure with `argmax`, on any device.
 
-All instances of a batch go step by step together, each with dense members, and every system is solved from scratch: slow
-and right. The twin that keeps a factor up to date is kernel_numba/active_set.py; derivation: structures/sparse_support.
+All instances of a batch advance together, each with dense members, and every system is solved from scratch: slow and
+right. The twin that keeps a factor up to date is kernel_numba/active_set.py; derivation: structures/sparse_support.
 """
 
 import math

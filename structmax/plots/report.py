@@ -53,7 +53,7 @@ def write(folder: Path) -> Path:
             "neither. Runs are in <folder>/<recipe>/<name>."
         )
     target = folder / "report.html"
-    # Whoever reads the page meanwhile sees the old one or the new one.
+    # A reader of the page sees the old one or the new one, never a part.
     draft = folder / "report.html.part"
     draft.write_text(html, encoding="utf-8")
     return draft.replace(target)
@@ -115,7 +115,7 @@ def _page_of_comparison(folder: Path, compared: dict[str, Any]) -> str:
 
 
 def _headlines(best: Mapping[str, Any], test: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Test metrics with the validation beside them; before there is a test, the best validation."""
+    """Test metrics with the validation next to them; before there is a test, the best validation."""
     if not test:
         return [(name, page.words(value), "validation, best") for name, value in list(best.items())[:LARGE]]
     remarks = {name: f"test; validation {page.words(best[name])}" for name in test if name in best}
@@ -142,7 +142,7 @@ def _curves_of(folders: Mapping[str, Path], looks: Mapping[str, charts.Look], se
     for name, folder in folders.items():
         path = folder / "metrics.jsonl"
         runs[name] = _json_lines(path)
-        # once alone: together, nobody knows whose it was
+        # once for each: together, one could not tell whose it was
         with _reading(path):
             series.by_metric({name: runs[name]})
     return _curves(runs, looks, settings)

@@ -90,7 +90,7 @@ def _found(name: str, source: str, path: Path) -> Recipe:
 
 @functools.cache
 def _loaded(name: str, path: Path) -> ModuleType:
-    """A file as a module. What lies beside it can be imported, as from a script."""
+    """A file as a module. It can import modules from its own folder, as a script can."""
     spec = importlib.util.spec_from_file_location(f"{path.parent}.{name}", path)
     if spec is None or spec.loader is None:
         raise ImportError("its name should end in .py")

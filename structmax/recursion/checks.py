@@ -12,7 +12,7 @@ LARGEST_ID = 2**31 - 1
 def hyperedges(nodes: int | None = None, **columns: Tensor | None) -> None:
     """Edges in any order: integers head (E,), tails (E, T) or (E,), parts (E, P) or (E,), with tails before heads.
 
-    They are spoken of by the names they are given by. Without `nodes`, their number, at least one edge tells it.
+    Error messages use the given names. Without `nodes`, their number follows from the edges, at least one.
     """
     (head_name, head), (_, tails), _ = columns.items()
     for name, tensor in columns.items():

@@ -19,13 +19,13 @@ except ImportError:
 NAME = ".lock"
 # what systems answer when another process holds the lock
 HELD = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
-# Windows locks bytes, which nobody else can read: one far behind what is written
+# Windows locks bytes, which other processes then cannot read: one far behind what is written
 FAR = 1 << 30
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds a folder. It is made if it is not there, and goes again if nothing was put into it.
+    """Holds a folder. It is created if missing, and removed again if nothing was put into it.
 
     Raises:
         RunError: another process holds it, or it cannot be written to.
@@ -62,7 +62,7 @@ def _claimed(path: Path) -> int:
         except BaseException:
             os.close(file)
             raise
-        # who held it took the file away between our two looks: a lock on it is a lock on nothing
+        # its holder removed the file between our two checks: a lock on it has no effect
         os.close(file)
 
 

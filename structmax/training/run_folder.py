@@ -1,4 +1,4 @@
-"""The folder that remembers a run. Every file is written beside its place and then moved there: none is ever half."""
+"""The folder of a run. Every file is written under another name and then moved into place: none is ever incomplete."""
 
 import io
 import json
@@ -166,7 +166,7 @@ class RunFolder:
 
 
 def _text(path: Path) -> str:
-    """What is no text is no JSON either, and said to be none when it is parsed."""
+    """Text that cannot be decoded is not JSON either, which parsing it reports."""
     try:
         return path.read_text(encoding="utf-8", errors=ODD)
     except OSError as error:

@@ -231,7 +231,7 @@ class SupervisedSpinn(Encoder):
 
 
 class ReinforcedSpinn(SupervisedSpinn):
-    """Shifts and reduces by chance, and what turned out well becomes more probable.
+    """Samples shifts and reduces; those with a low loss become more probable.
 
     Args:
         baseline: "none", "running_mean", "leave_one_out", "self_critical" or "learned".

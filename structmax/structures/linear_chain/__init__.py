@@ -36,8 +36,8 @@ class LinearChain(AbstractStructure):
 
     Args:
         lengths: the number of positions of each instance, at most N; integers that broadcast to the batch.
-        keep: instead of lengths, which positions count, (…, N) bool, in any pattern: the others, such as later pieces of
-            a word, are skipped. The transition into a kept position n is scored by pairwise[n − 1].
+        keep: instead of lengths, which positions count, (…, N) bool, in any pattern: the others, such as later pieces
+            of a word, are skipped. The transition into a kept position n is scored by pairwise[n − 1].
 
     Examples:
         The best of the sequences whose labels differ from their neighbours':

@@ -21,8 +21,8 @@ class Matching(AbstractMatching):
     scores choose a permutation (the assignment problem). With `partial` any number of pairs is allowed: an unmatched
     row or column scores 0, so a best matching has no pair of negative score.
 
-    The best matchings are found exactly, in O(N² M). Sums over matchings are permanents and raise a `Refusal`:
-    `sinkhorn` and `sparse_marginals` relax them, and `SmallMatching` computes them where one side has 12 items or fewer.
+    The best matchings are found exactly, in O(N² M). Sums over matchings are permanents and raise a `Refusal`.
+    `sinkhorn` and `sparse_marginals` relax them; `SmallMatching` computes them where one side has 12 items or fewer.
 
     Args:
         rows: the true N of each instance, at most N; integers that broadcast to the batch.
