@@ -30,7 +30,7 @@ class Row:
     name: str
     # what it declares
     unbiased: bool
-    # ‖E g − G‖, and how large sampling noise makes it for an unbiased estimator
+    # ‖E g − G‖, and its standard error: how large sampling noise makes it for an unbiased estimator
     bias: float
     chance: float
     # E ‖g − E g‖²
@@ -56,7 +56,17 @@ class Gradients:
     samples: int
 
     def __str__(self) -> str:
-        heads = ("estimator", "unbiased", "bias", "by chance", "variance", "cosine", "evaluations", "questions", "ms")
+        heads = (
+            "estimator",
+            "unbiased",
+            "bias",
+            "standard error",
+            "variance",
+            "cosine",
+            "evaluations",
+            "questions",
+            "ms",
+        )
         lines = [heads, *(_cells(row) for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         table = ("  ".join([name.ljust(widths[0]), *map(str.rjust, cells, widths[1:])]) for name, *cells in lines)
@@ -70,7 +80,7 @@ class Gradients:
         left, right = figure.subplots(1, 2, sharey=True)
         names = [row.name for row in self.rows]
         left.barh(names, [row.bias for row in self.rows])
-        left.plot([row.chance for row in self.rows], names, "k|", label="by chance")
+        left.plot([row.chance for row in self.rows], names, "k|", label="standard error")
         left.set_xlabel("bias / ‖G‖")
         left.legend()
         left.invert_yaxis()

@@ -328,7 +328,7 @@ def test_numbers_are_counted_inside_transforms():
     drawn = torch.func.vmap(lambda x: structmax.sample(x, bits_by_recursion()()), randomness="different")
     assert drawn(torch.zeros(50, 4)).unique(dim=0).shape[0] > 8
     mapped = torch.func.vmap(lambda x, n: structmax.sample(x, bits_by_recursion()(n)), randomness="different")
-    with pytest.raises(ValueError, match=r"^Mine should have a method `noise_size\(scores\)` where a transform maps"):
+    with pytest.raises(ValueError, match=r"^Mine should have a method `noise_size\(scores\)` when a transform maps"):
         mapped(torch.zeros(2, 4), torch.tensor([4, 3]))
 
 

@@ -130,7 +130,7 @@ class _TorchThreads:
     def _serve(self, call: _Call) -> None:
         if not hasattr(self.known, "state"):
             # Held once more than it is given back: the interpreter keeps its state for this thread, and need not make
-            # it anew in each call, which would take as long as the rest.
+            # it again in each call, which would take as long as the rest.
             self.known.state = ctypes.pythonapi.PyGILState_Ensure()
         _help(call)
 

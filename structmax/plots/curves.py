@@ -1,4 +1,4 @@
-"""Learning curves of one run or several. Needs matplotlib, which the extra `recipes` brings."""
+"""Learning curves of one run or several. Needs matplotlib, which the extra `recipes` installs."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def _headlines(best: Mapping[str, Any], test: Mapping[str, Any]) -> list[tuple[s
 
 
 def _measured(best: Mapping[str, Any], test: Mapping[str, Any]) -> str:
-    """All metrics, unless the headlines have said it all."""
+    """All metrics, unless the headlines already show them."""
     names = list({**test, **best})
     if names == list(test or best)[:LARGE]:
         return ""
@@ -275,7 +275,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _json(path: Path, kind: type) -> Any:
-    """What a file holds; nothing, if it is not there."""
+    """What a file holds; nothing, if it does not exist."""
     return _parsed(_text(path), path, kind) if path.exists() else kind()
 
 
@@ -285,7 +285,7 @@ def _json_lines(path: Path) -> Rows:
 
 
 def _text(path: Path) -> str:
-    """What is no text is no JSON either, and said to be none when it is parsed."""
+    """Text that cannot be decoded is not JSON either, which parsing it reports."""
     return path.read_text(encoding="utf-8", errors="replace")
 
 

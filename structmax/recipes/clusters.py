@@ -2,7 +2,7 @@
 
 Points x lie in K clusters, and each cluster has a regression of its own, y = β_z · x + noise. A linear encoder scores
 the categories, a bilinear decoder predicts zᵀ V x, and the loss is squared. The categories are never seen: the encoder
-learns from whatever gradient the estimator gives it. The study is one line:
+learns only from the gradient that the estimator gives it. To compare the estimators:
 
     structmax compare clusters --over estimator=all --over clusters=3,10 --seeds 5 --jobs 2
 """
@@ -66,7 +66,7 @@ ESTIMATORS: dict[Name, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Settings):
-    """A study of one estimator; the defaults are small enough for a minute of coffee."""
+    """A run of one estimator; the defaults take about a minute."""
 
     least = Settings.least | {"clusters": 1, "points": 1, "features": 1, "distance": 0, "noise": 0}
     estimator: Name = option("marginalise", "gradient estimator of the encoder")

@@ -1,9 +1,9 @@
-"""ListOps: sentences whose meaning is their tree, and which ways to learn a tree find it.
+"""ListOps: expressions whose value depends on their tree. Which ways to learn a tree find it?
 
 `[MAX 2 9 [MIN 4 7 ] 0 ]` is 9: a model has to compose the innermost brackets first. The encoder is an LSTM that sees no
-tree, a Tree-LSTM over the tree of the grammar, or one of many that have to find a tree that helps, taught by nothing
-but the answer. `f1` compares the trees they find with the grammar's; `brackets` is the share of its inner brackets that
-they have as spans, however they take arguments within.
+tree, a Tree-LSTM over the tree of the grammar, or one of many that have to find a helpful tree, trained on the answer
+alone. `f1` compares the trees they find with the grammar's; `brackets` is the share of its inner brackets that
+they have as spans, in whatever order they take arguments.
 
 Reference: Nangia & Bowman 2018, ListOps: a diagnostic dataset for latent tree learning; Williams, Drozdov & Bowman
 2018, Do latent tree learning models identify meaningful structure in sentences?; Havrylov, Kruszewski & Joulin 2019,
@@ -233,5 +233,5 @@ CHOOSING = {
     "ppo": ("encoder.parser", "encoder.reader"),
     "rl_spinn": ("encoder.spinn.score", "encoder.spinn.track", "encoder.spinn.look_ahead"),
 }
-# What an encoder remembers of former batches.
+# The state that an encoder keeps of earlier batches.
 RUNNING = (structmax.estimators.RunningMean, structmax.estimators.RunningScale)

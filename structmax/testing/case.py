@@ -73,7 +73,7 @@ class Case:
         return torch.stack(padded).reshape(*batch, most, -1)
 
     def listable(self) -> None:
-        """Refuses a set too large to be listed."""
+        """Raises an error for a set too large to be listed."""
         scores = self.scores()
         batch = self.structure.batch_shape(self.parts(scores))
         for index in list(itertools.product(*map(range, batch)))[:1]:

@@ -74,7 +74,7 @@ def generate(count: int, seed: int, longest: int = 1000, without: Iterable[Expre
         count: how many.
         seed: of the generator.
         longest: in tokens, brackets counted.
-        without: expressions to keep out, those of a test set say.
+        without: expressions to leave out, such as those of a test set.
 
     Examples:
         >>> from structmax.recipes.data import listops

@@ -196,7 +196,7 @@ def _usable(table: list[list[bool]]) -> list[list[bool]] | None:
 
     if not all(place(i, set()) for i in range(n)):
         return None
-    # Node n stands for all columns that nobody has.
+    # Node n stands for all columns that no row has.
     node = [n if i is None else i for i in owner]
     reach = [{node[j] for j in range(m) if table[i][j]} for i in range(n)]
     reach.append(set(range(n)) if m > n else set())

@@ -1,4 +1,4 @@
-"""Single trees, slow and right: those drawn by chance. Derivations: README.md in this folder.
+"""Single trees, slow and right: those that are sampled. Derivations: README.md in this folder.
 
 Tables and trees are those of reference_trees.py. Noise of a draw: noise[0] chooses the word below the root where there
 is one only, noise[m] the head of word m, and with labels noise[N + m] the label of its arc.
@@ -127,7 +127,7 @@ class _Chain:
     def log_probs(self) -> list[float]:
         """Of each of the nodes as the head of the last open word v.
 
-        A walk from v is taken after its last visit to v: by its first step, and the chance to escape to the target
+        A walk from v is taken after its last visit to v: by its first step, and the probability to escape to the target
         from there before it comes to v again.
         """
         *inner, v = self.open
