@@ -35,7 +35,7 @@ def widened(value: Any) -> Any:
 
 
 def cast(value: Any, dtype: torch.dtype) -> Any:
-    """The way back, of an answer: what is float32 in that dtype."""
+    """The inverse, of an answer: what is float32 in that dtype."""
     if isinstance(value, tuple | list):
         return _like(value, [cast(each, dtype) for each in value])
     if dataclasses.is_dataclass(value) and not isinstance(value, AbstractStructure | type):

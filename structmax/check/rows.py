@@ -37,7 +37,7 @@ def last(scores: Tensor, dim: int, mask: Tensor | None, lengths: Tensor | None) 
 
 
 def back(moved: Tensor, dim: int) -> Tensor:
-    """The way back: the last dimension to where `dim` was in a tensor of the same rank."""
+    """The inverse: the last dimension to where `dim` was in a tensor of the same rank."""
     return moved if dim == -1 else moved.movedim(-1, dim)
 
 

@@ -162,7 +162,7 @@ class Layout:
         return flat(tensors[:count]), flat(tensors[count:])
 
     def split(self, bound: Tensor, free: Tensor) -> tuple[Tensor, ...]:
-        """The way back; leading dimensions stay as they are."""
+        """The inverse; leading dimensions stay as they are."""
         return tuple(
             flat[..., place].reshape(*flat.shape[:-1], *names[name].shape)
             for names, flat in ((self.bound, bound), (self.free, free))

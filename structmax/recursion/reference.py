@@ -1,4 +1,4 @@
-"""Every question to a dynamic program, answered in torch for any ordered hypergraph: slow, right, on any device.
+"""Every question to a dynamic program, answered in torch for any ordered hypergraph: slow but correct, on any device.
 
 All functions take x (B, P), the flat scores, and the recursion as keywords: `goal` (B,) and the fields of `Hyperedges`.
 Values are computed level by level without writing in place, so that autograd may pass: marginals are gradients, a best

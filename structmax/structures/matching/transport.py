@@ -1,4 +1,4 @@
-"""Relaxed matchings in plain torch: entropic, nearest, and their derivatives; slow, right, on any device.
+"""Relaxed matchings in plain torch: entropic, nearest, and their derivatives; slow but correct, on any device.
 
 Derivation: README.md in this folder. Here the lines are always the columns, so that either side may be bounded only.
 All is computed in float64; everything outside the r × c scores of an instance counts as forbidden.

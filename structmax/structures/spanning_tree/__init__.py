@@ -149,7 +149,7 @@ class SpanningTree(ArcConventions, AbstractStructure):
     def encode(  # type: ignore[override]
         self, tree: Tensor, labels: Tensor | None = None, count: int | None = None
     ) -> Tensor:
-        """The way back, parts of heads or edges; with labels, of which `count` there are: a last dimension.
+        """The inverse, parts of heads or edges; with labels, of which `count` there are: a last dimension.
 
         What is past the lengths is padding and may hold anything.
         """
