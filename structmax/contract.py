@@ -138,7 +138,7 @@ class AbstractStructure(ABC):
     regularised: ClassVar[tuple[str, ...] | None] = None
     # The names of those that it cannot count, because the structure's functions do not.
     free: ClassVar[tuple[str, ...]] = ()
-    # The classes by the names of their rooms, as long as they live.
+    # The classes by `room`, as long as they live.
     registry: ClassVar[MutableMapping[str, "type[AbstractStructure]"]] = weakref.WeakValueDictionary()
 
     def __init_subclass__(cls) -> None:

@@ -47,7 +47,7 @@ def pixels(value: float) -> str:
 
 
 def number(value: float) -> str:
-    """A number people read, to four digits."""
+    """A number to show, to four digits."""
     return f"{value:,.0f}" if 1e3 <= abs(value) < 1e9 else f"{value:.4g}"
 
 

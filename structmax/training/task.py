@@ -1,4 +1,4 @@
-"""What a recipe is: settings people may change, and a task made of them.
+"""What a recipe is: settings that users may change, and a task made of them.
 
 A recipe is a file with two classes, `Config`, a frozen dataclass over `Settings`, and `Recipe`, a `Task`. The file's
 name is the recipe's, its docstring the description, and the fields of `Config` are the flags.
