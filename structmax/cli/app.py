@@ -71,7 +71,9 @@ def by_recipe(name: str, help: str, command: Callable[[recipes.Recipe], Any]) ->
 
 by_recipe("run", "Train a recipe, or one in a file of your own (./mine.py); its settings are the flags.", run.command)
 by_recipe(
-    "compare", "Train a recipe, or a file of your own, in several settings, each with several seeds.", compare.command
+    "compare",
+    "Train a recipe, or one in a file of your own, in several settings, each with several seeds.",
+    compare.command,
 )
 
 

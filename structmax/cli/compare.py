@@ -46,7 +46,7 @@ def command(recipe: Recipe) -> Any:
 
     own = [
         flags.flag(
-            "over", list[str], ..., "values to compare of one field: field=a,b,c, or field=all for every choice", PANEL
+            "over", list[str], ..., "values of one field to compare, field=a,b,c or field=all; may be repeated", PANEL
         ),
         flags.flag("seeds", int, 3, "number of runs of each setting, with seeds 0, 1, …", PANEL),
         flags.flag("jobs", int, 1, "number of runs at the same time, each in a process of its own", PANEL),

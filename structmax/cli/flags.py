@@ -56,7 +56,7 @@ def of_place(what: str) -> list[inspect.Parameter]:
     return [
         flag("name", str, "", f"name of the {what}'s folder; by default, the settings not at their defaults", PLACE),
         flag("folder", Path, Path("runs"), "folder that holds the folders of all runs", PLACE),
-        switch("overwrite", "start again, replacing what is in the folder"),
+        switch("overwrite", "start again, replacing the run in the folder"),
         switch("open", "show the report in the browser at the end"),
     ]
 

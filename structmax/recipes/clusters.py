@@ -73,7 +73,7 @@ class Config(Settings):
     clusters: int = option(3, "number of clusters in the data, and of categories in the model")
     points: int = option(3000, "number of points to train on")
     features: int = option(100, "number of features of a point")
-    distance: float = option(6.0, "from the origin to the clusters' centres; a cluster is 1 wide along each feature")
+    distance: float = option(6.0, "distance of a cluster's centre from the origin; a cluster is 1 wide")
     noise: float = option(0.1, "standard deviation of the noise in y")
     epochs: int = option(20, "passes over the training data")
     batch_size: int = option(200, "number of instances in a step, over all processes together")
