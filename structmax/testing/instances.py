@@ -63,7 +63,7 @@ def _refused(name: str, wrong: int, ask: Callable[[], object]) -> None:
         ask()
     except ValueError as error:
         said = str(error)
-    assert f"`{name}` should be between" in said, f"{name} = {wrong} should be refused by name, but it says {said}"
+    assert f"`{name}` should be between" in said, f"{name} = {wrong} should be named in an error, but it says {said}"
 
 
 def law_vmap(case: Case, backend: str) -> None:
