@@ -105,7 +105,7 @@ def peak_mib(call: Callable[[], object], device: str) -> float | None:
 
 
 def _reset_resident_peak() -> bool:
-    """Hands freed memory back to the system, lest the call reuse it unseen, and starts the peak anew."""
+    """Hands freed memory back to the system, so that the call cannot reuse it unseen, and resets the peak."""
     try:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")

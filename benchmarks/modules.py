@@ -1,4 +1,4 @@
-"""Times modules beside their peers, on the CPU: `python benchmarks/modules.py`, `--only 'crf*'`.
+"""Times modules against other libraries, on the CPU: `python benchmarks/modules.py`, `--only 'crf*'`.
 
 A training step is the loss and the gradients of its inputs and parameters, in float32. All contenders of a case get the
 same inputs and parameters and take turns, and what a peer computes is compared with ours before it is timed. A ratio is

@@ -1,6 +1,6 @@
 """How to call the others. Each peer is optional: one that cannot be imported is said, and the run goes on without it.
 
-A peer is a function that imports its package and returns, for each task it can stand beside, its contenders by name.
+A peer is a function that imports its package and returns, for each task it can be compared on, its contenders by name.
 """
 
 from collections.abc import Callable

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Run as a script from a plain checkout, this finds structmax and the files beside it without an installation.
+# Run as a script from a plain checkout, this finds structmax and the files of this folder without an installation.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import peers
@@ -71,7 +71,7 @@ class Stamp:
 
 @dataclass(frozen=True)
 class Row:
-    """One contender at one case. Times are medians of the rounds, with the fastest beside them."""
+    """One contender at one case. Times are medians of the rounds, followed by the fastest."""
 
     case: str
     task: str

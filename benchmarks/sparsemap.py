@@ -4,7 +4,7 @@
 
 Scores are standard normal, float32, and each line is a batch of 32, forward and backward of the marginals. The last
 lines have the scores of a trained parser: one head of each word stands out. Below, expectations of a decoder of 512
-units over 256 classes, by sparse sums and by the sum over all classes, in turns.
+units over 256 classes, by sparse sums and by the sum over all classes, alternately.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Times the structures beside their peers: `python benchmarks/structures.py --help`.
+"""Times the structures against other libraries: `python benchmarks/structures.py --help`.
 
 Three tasks of each structure: log-partition and marginals (forward and backward), the best structure, one draw. All
 contenders take turns on the same inputs, and what a peer computes is compared with ours before it is timed.
@@ -149,7 +149,7 @@ def matching_peers() -> dict[str, Contender]:
 
 def subset_peers(k: int) -> dict[str, Contender]:
     def log_partition(x: Tensor) -> Tensor:
-        """What people write: one step for each item, over all counts, with autograd behind it."""
+        """A common implementation: one step for each item, over all counts, with autograd behind it."""
         counts = torch.cat([x.new_zeros(len(x), 1), x.new_full((len(x), k), -torch.inf)], 1)
         for item in x.unbind(1):
             taken = torch.nn.functional.pad(counts[:, :-1] + item[:, None], (1, 0), value=-torch.inf)

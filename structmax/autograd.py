@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 
 def recorded(tensors: tuple[Tensor, ...]) -> bool:
-    """Whether somebody will want a derivative of what is computed from these tensors."""
+    """Whether autograd records what is computed from these tensors."""
     if not torch.compiler.is_compiling() and (
         torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
     ):
@@ -59,7 +59,7 @@ def plain_apply(function: type[Function]) -> Callable[..., Any]:
     """Applies a Function where no transform of torch.func is at work.
 
     Function.apply binds arguments to forward's signature, which takes longer than a kernel over a small batch. All of
-    ours are positional: its base class is asked directly.
+    ours are positional: its base class is called directly.
     """
     return super(Function, function).apply  # type: ignore[misc]
 

@@ -1,6 +1,7 @@
-"""The only dispatch: (room, function, device) → who answers, or a refusal that says why nobody does.
+"""The only dispatch: (structure, function, device) → the backend that runs, or a refusal that says why none does.
 
-A backend is a file of the room: `kernel_triton` for CUDA, `kernel_numba` for the CPU, `reference` for anything.
+The code calls the folder of a structure its *room*. A backend is a file of it: `kernel_triton` for CUDA, `kernel_numba`
+for the CPU, `reference` for any device.
 """
 
 import difflib
@@ -30,20 +31,20 @@ log = logging.getLogger("structmax")
 # In the order in which `auto` prefers them.
 BACKENDS = {"triton": "kernel_triton", "numba": "kernel_numba", "reference": "reference"}
 DEVICES = {"triton": "cuda", "numba": "cpu"}
-# What a file of a room may hold beside the answers to questions.
+# Other functions that a file of a room may hold.
 BESIDE = ("recursion", "pack", "unpack", "examples", "refuses")
-# What answers for any hypergraph.
+# The engines for any hypergraph.
 ENGINES = {
     "numba": ("structmax.recursion.kernel_numba",),
     "reference": ("structmax.recursion.reference", "structmax.recursion.reference_walks"),
 }
-# What answers for the support of any sparse map.
+# The functions of the support of any sparse map.
 SUPPORT = "structmax.structures.sparse_support"
 HALF = (torch.float16, torch.bfloat16)
 
 
 class Refusal(NotImplementedError):
-    """No backend answers this question; the message has every reason."""
+    """No backend supports this question; the message has every reason."""
 
 
 # ---------------------------------------------------------------- rooms
@@ -70,7 +71,7 @@ def _file(name: str) -> Any:
     try:
         return importlib.import_module(name) if importlib.util.find_spec(name) else None
     except ModuleNotFoundError:
-        # The structure's module is a single file: it has no files beside it.
+        # The structure's module is a single file, not a folder.
         return None
 
 
@@ -86,7 +87,7 @@ def function(room: str, name: str, backend: str) -> Callable[..., Any] | None:
 
 
 def found(room: str, name: str, backend: str) -> tuple[Callable[..., Any] | None, str]:
-    """The same, and the file that answers."""
+    """The same, and the file it is in."""
     for home, source in _sources(room, backend):
         answer = source(name) or _composed(source, name)
         if answer:
@@ -95,7 +96,7 @@ def found(room: str, name: str, backend: str) -> tuple[Callable[..., Any] | None
 
 
 def _by_oracle(room: str, backend: str) -> Callable[..., Any] | None:
-    """The sparse map by calls of `argmax`, which may return zeros for the empty structure or for want of any."""
+    """The sparse map by calls of `argmax`, which may return zeros for the empty structure, or if there is none."""
     argmax, topk, log_partition = (function(room, name, backend) for name in ("argmax", "topk", "log_partition"))
     if argmax is None or function(room, "relax", backend) is not None:
         # a relaxation of its hull is what it has instead
@@ -130,7 +131,7 @@ def _spoken_file(holder: Any) -> str:
 
 
 def _notice(room: str, holder: Any) -> None:
-    """Warns, once, of public functions in a file of a room that answer no question: a name may be misspelt."""
+    """Warns once of public functions in a file of a room that are no known question: a name may be misspelt."""
     known = remembered(room)
     if holder is None or ("noticed", _spoken_file(holder)) in known:
         return
@@ -146,7 +147,9 @@ def _notice(room: str, holder: Any) -> None:
         if name not in asked and not hasattr(getattr(holder, name), "returns"):
             near = difflib.get_close_matches(name, asked & {*RETURNS, *BESIDE}, 1)
             hint = f"Is it meant to be `{near[0]}`?" if near else "Is it a helper? Then begin its name with `_`."
-            warnings.warn(f"`{name}` in {_spoken_file(holder)} answers no question. {hint}", UserWarning, stacklevel=2)
+            warnings.warn(
+                f"`{name}` in {_spoken_file(holder)} is not a known question. {hint}", UserWarning, stacklevel=2
+            )
 
 
 def _is_of(module: Any, value: Any) -> bool:
@@ -160,7 +163,7 @@ def marked(room: str) -> list[str]:
 
 
 def _from_engine(room: str, reference: Any, engine: Any, name: str) -> Callable[..., Any] | None:
-    """What the room answers for any hypergraph, unless its reference knows a shorter way of its own."""
+    """The engine's function, unless the reference of the room has its own."""
     answer = None if hasattr(reference, name) else getattr(engine, name, None)
     return by_recursion(_spoken(room), reference, name, answer) if answer else None
 
@@ -239,14 +242,14 @@ def choose(room: str, name: str, device: str, backend: str) -> str:
     reasons = explain(room, name, device)
     able = [candidate for candidate, reason in reasons.items() if reason is None]
     if not able and (why := intractable(room, name)):
-        raise Refusal(f"{_spoken(room)} cannot answer `{name}`: {why}")
-    # nobody wants the interpreter unasked
+        raise Refusal(f"{_spoken(room)} does not support `{name}`: {why}")
+    # `auto` never chooses the interpreter
     near = [candidate for candidate in able if at_home(room, name, candidate, device)]
     wanted = near if backend == "auto" else [candidate for candidate in able if candidate == backend]
     if not wanted:
         said = "; ".join(f"{candidate}: {reason}" for candidate, reason in reasons.items() if reason)
         other = f" Try backend={able[0]!r}." if able else ""
-        raise Refusal(f"{_spoken(room)} cannot answer `{name}` with backend={backend!r} ({said}).{other}")
+        raise Refusal(f"{_spoken(room)} does not support `{name}` with backend={backend!r} ({said}).{other}")
     faster = list(reasons)[: list(reasons).index(wanted[0])]
     for candidate in faster if backend == "auto" else ():
         if DEVICES[candidate] == device:
@@ -255,7 +258,7 @@ def choose(room: str, name: str, device: str, backend: str) -> str:
 
 
 def intractable(room: str, name: str) -> str | None:
-    """The mathematical reason why nobody can answer this question, if there is one."""
+    """The mathematical reason why this question is intractable, if there is one."""
     structure = AbstractStructure.registry.get(room)
     return structure.intractable.get(name) if structure else None
 
@@ -279,20 +282,20 @@ class Plan:
     # the backend that runs
     backend: str
     function: Callable[..., Any]
-    # whether it computes on the host what lies on a GPU
+    # whether it computes on the host for scores on a GPU
     fetches: bool
-    # The kernel's own word on its arguments, where it has one.
+    # The kernel's function that says which arguments it does not support, if it has one.
     refuses: Callable[..., str | None] | None
     # For each output, whether it is returned in the dtype of the scores.
     in_dtype: tuple[bool, ...]
-    # how many outputs of the function nobody wants; they come first
+    # how many outputs of the function, which come first, are not needed
     skipped: int
     # The dtypes it has run in before, so that what it compiles or loads is there.
     loaded: set[torch.dtype] = field(default_factory=set)
 
 
 def plan(room: str, name: str, device: str, parts: int, backend: str) -> Plan:
-    """Who answers a question to a room."""
+    """How a question to a room is answered."""
     known, key = remembered(room), (name, device, parts, backend)
     if key not in known:
         with loading():
@@ -315,7 +318,7 @@ def second_choice(first: Plan, tensors: Sequence[Tensor], fields: dict[str, Any]
         return first
     spoken = _spoken(first.room)
     if first.asked != "auto":
-        raise Refusal(f"{spoken} cannot answer `{first.name}` with backend={first.asked!r}: {reason}.")
+        raise Refusal(f"{spoken} does not support `{first.name}` with backend={first.asked!r}: {reason}.")
     _log_once(spoken, first.name, first.backend, reason)
     return plan(first.room, first.name, tensors[0].device.type, first.parts, "reference")
 
@@ -339,8 +342,8 @@ def noise_size(room: str, tensors: Sequence[Tensor], fields: dict[str, Any]) -> 
     hidden = (isinstance(t, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(t) for t in fields.values())
     if any(hidden):
         raise ValueError(
-            f"{_spoken(room)} should have a method `noise_size(scores)` where a transform maps over its fields, "
-            "as its recursion cannot be read there."
+            f"{_spoken(room)} should have a method `noise_size(scores)` when a transform maps over its fields, "
+            "since its recursion cannot be read there."
         )
     with outside_transforms():
         # like the scores, and of no transform

@@ -11,7 +11,7 @@ from structmax.problem import run, watched
 
 
 def ask(room: str, name: str, tensors: Tensors, batch: int, backend: str, **fields: Any) -> list[Tensor]:
-    """Calls a function of a room that is no structure's: of a mapping. The first `batch` dimensions are flattened."""
+    """Calls a function without a structure, such as that of a mapping. The first `batch` dimensions are flattened."""
     shape = tensors[0].shape[:batch]
 
     def flat(value: Any) -> Any:
@@ -24,7 +24,7 @@ def ask(room: str, name: str, tensors: Tensors, batch: int, backend: str, **fiel
 
 
 def call(room: str, name: str, tensors: Tensors, fields: dict[str, Any], parts: int, backend: str) -> list[Tensor]:
-    """Calls a function of a room on tensors with one batch dimension, the first `parts` of them scores."""
+    """Calls a function on tensors with one batch dimension, the first `parts` of them scores."""
     if watched(tensors[0]):
         return operator.call(tensors, fields, room, name, parts, backend)
     return run(backends.plan(room, name, tensors[0].device.type, parts, backend), tensors, fields, True)

@@ -1,9 +1,9 @@
-"""What a structure is, and what the functions in its room promise.
+"""What a structure is, and what its functions promise.
 
-A *room* is the home of one structure: `reference.py` (torch, slow, right) and any of `kernel_numba` and
-`kernel_triton`, a file or a folder, beside it. Functions are named after the question they answer and have the same
-signature in each. They see clean tensors: contiguous, detached, float32 or float64, the batch flattened to one leading
-dimension B. Fields of the structure arrive as keywords.
+A *room* is the folder of one structure: `reference.py` (torch, slow but correct) and any of `kernel_numba` and
+`kernel_triton`, each a file or a folder. Functions are named after the question they answer and have the same
+signature in each. They receive clean tensors: contiguous, detached, float32 or float64, with the batch flattened to one
+leading dimension B. Fields of the structure arrive as keywords.
 
 | function | arguments after the scores | returns |
 |---|---|---|
@@ -14,7 +14,7 @@ dimension B. Fields of the structure arrive as keywords.
 | `log_partition_and_marginals` | | both, where one pass gives them: (B,), parts |
 | `marginals_jvp` | `tangent` (parts) | ∇² of it times the tangent: parts. Symmetric, so it is the pullback too |
 | `max_marginals` | | best score of a structure that has the part: parts |
-| `sample` | `noise` (B, S, K), uniform in [0, 1) | parts (B, S, …); chance is an argument, so backends agree |
+| `sample` | `noise` (B, S, K), uniform in [0, 1) | parts (B, S, …); random numbers are an argument, so backends agree |
 | `sample_without_replacement` | `noise` | parts (B, S, …), all distinct, and their log-probabilities (B, S) |
 | `given_log_partition` … | `required` (parts) | the same over the structures that have all required parts |
 | `smoothed` … | `alpha`, `gamma` | the recursion with max_Ω: value, its gradient, walks and their probabilities |
@@ -24,12 +24,12 @@ dimension B. Fields of the structure arrive as keywords.
 | `relax_jvp` | `tangent` in place of the scores, state | the Jacobian of these parts, symmetric, times it: parts |
 | `sparsemap` | `regularised` (B, P), `start` (B, S, L), `max_iter`, `tol` | see structures/sparse_support/README.md |
 
-Little has to be written. A dynamic program lists its hyperedges, `recursion(*scores, **fields)`, and all of these are
-answered from it, compiled (`by_recursion`); a kernel of the same name is for speed. `log_partition` alone, written in
-differentiable torch, supplies `marginals` and `marginals_jvp` (`by_autograd`). A reference may offer
-`examples(scores)`, calls (name, tensors, fields) of all its functions: what `warm_up` compiles. `sparsemap` needs
-nothing but `argmax`; a kernel of that name has the loop inside. A combinatorial algorithm that has no sensible form on
-a GPU is named in `ON_HOST` of `kernel_numba`.
+Few of these have to be written. A dynamic program lists its hyperedges, `recursion(*scores, **fields)`, from which
+compiled code computes all of them (`by_recursion`); a kernel of the same name is only for speed.
+`log_partition` alone, written in differentiable torch, supplies `marginals` and `marginals_jvp` (`by_autograd`). A
+reference may offer `examples(scores)`, calls (name, tensors, fields) of all its functions, which `warm_up` compiles.
+`sparsemap` needs only `argmax`; a kernel of that name has the loop inside. A combinatorial algorithm that does not suit
+a GPU is named in `ON_HOST` of `kernel_numba`, and runs on the CPU.
 """
 
 import copy
@@ -92,16 +92,16 @@ EXTRAS = ("k", "noise", "alpha", "gamma", "d_value", "regularised", "start", "ma
 
 
 def families(*stems: str) -> list[str]:
-    """The functions whose names begin so: "smoothed" stands for all that ask about a smoothed recursion."""
+    """The functions whose names start with these stems: "smoothed" stands for all of a smoothed recursion."""
     return [name for name in RETURNS if name.startswith(stems)]
 
 
 def returns(*kinds: str) -> Callable[[F], F]:
-    """Names the outputs of a room's function, so that compilers know their shapes without running it.
+    """Declares the outputs of a structure's function, so that compilers know their shapes without running it.
 
-    `parts` is like the scores, `value` is (B,), `state` is private to the room. `[k]` adds a dimension after B, sized
+    `parts` is like the scores, `value` is (B,), `state` is private. `[k]` adds a dimension after B, sized
     by the number `k` or by dimension 1 of the tensor argument `k`; `:int32` or `:2` gives a dtype or a trailing size.
-    Functions of the table above need no mark.
+    The functions of the table above need no declaration.
     """
 
     def mark(function: F) -> F:
@@ -118,9 +118,9 @@ class AbstractStructure(ABC):
     of one transition matrix for all positions of a chain: `counts` says in which part tensors.
 
     A subclass is a frozen dataclass: it holds the geometry (lengths, sizes, flags) and never scores. Numbers and
-    tensors are allowed as fields and reach the room's functions as keywords of the same name, for which the names of
-    `EXTRAS`, such as `k` and `noise`, are taken. Its functions stand in the `reference.py` beside it or, for a
-    structure in a single file, in its body as static methods.
+    tensors are allowed as fields and reach its functions as keywords of the same name. The names in `EXTRAS`, such as
+    `k` and `noise`, are reserved. Its functions are in the `reference.py` of its folder or, for a structure in a single
+    file, in its body as static methods.
 
     `event_dim` counts the trailing dimensions of the first part tensor that belong to one instance; those before are
     the batch, which every part tensor carries. A structure with several part tensors names them by a `Parts` named
@@ -130,20 +130,20 @@ class AbstractStructure(ABC):
 
     per_instance: ClassVar[tuple[str, ...]] = ()
     Parts: ClassVar[Any] = None
-    # Rooms that are no structures of their own and are reached through this one.
+    # Modules of functions that belong to no structure of their own and are reached through this one.
     fronted: ClassVar[tuple[str, ...]] = ()
-    # Functions that cannot be had for a mathematical reason: why, and what to ask instead.
+    # Functions that are intractable: why, and what to use instead.
     intractable: ClassVar[dict[str, str]] = {}
     # The names of the part tensors that ½‖μ‖² counts; None for all. What follows from them can stay free.
     regularised: ClassVar[tuple[str, ...] | None] = None
     # The names of those that it cannot count, because the structure's functions do not.
     free: ClassVar[tuple[str, ...]] = ()
-    # The classes by the names of their rooms, as long as they live.
+    # The classes by `room`, as long as they live.
     registry: ClassVar[MutableMapping[str, "type[AbstractStructure]"]] = weakref.WeakValueDictionary()
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        # A class made in a function or a notebook cell may have the name of another: each has a room of its own.
+        # A class made in a function or a notebook cell may have the name of another: each gets its own.
         name = f"{cls.__module__}.{cls.__qualname__}"
         names = itertools.chain([name], (f"{name}#{count}" for count in itertools.count(2)))
         cls.room = next(name for name in names if name not in AbstractStructure.registry)
@@ -151,7 +151,7 @@ class AbstractStructure(ABC):
         AbstractStructure.registry[cls.room] = cls
 
     room: ClassVar[str]
-    # What has been found out about the class's functions: it goes when the class goes.
+    # What is known about the class's functions: it is freed with the class.
     remembered: ClassVar[dict[Any, Any]]
 
     @property
@@ -165,10 +165,10 @@ class AbstractStructure(ABC):
 
     @staticmethod
     def limits(event: Sequence[int], fields: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
-        """The largest value of each per-instance field of integers, and what there are so many of.
+        """The largest value of each per-instance field of integers, and what it counts.
 
-        `event` is the shape of one instance of the first part tensor. Values are held to it wherever a room's function
-        is called, also under torch.compile: list every field that such a function takes as an index.
+        `event` is the shape of one instance of the first part tensor. Values are checked wherever a function of the
+        structure is called, also under torch.compile. List every field that such a function uses as an index.
         """
         return {}
 
@@ -191,32 +191,32 @@ class AbstractStructure(ABC):
 
     @abstractmethod
     def decode(self, parts: Scores) -> Any:
-        """What people want to see: labels, heads, paths, spans."""
+        """A readable form of the parts: labels, heads, paths, spans."""
 
     @abstractmethod
     def encode(self, *what: Any) -> Scores:
-        """The way back: parts from what `decode` returns."""
+        """The inverse of `decode`: parts from what it returns."""
 
     def noise_size(self, scores: Scores) -> int | None:
         """How many uniform numbers `sample` needs for one draw of one instance.
 
-        By default, None: as many as a derivation of the room's `recursion` has choices at most, or 1 without one.
+        None, the default: the largest number of choices in a derivation of its `recursion`, or 1 without one.
         """
         return None
 
     def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         """Which parts some structure has, so that the rest is padding: bools that broadcast to the part tensors.
 
-        None, the default, where it takes a search; then the padding of targets should hold 0, for it is counted.
+        None, the default, if this is unknown; then the padding of targets should be 0, since it is counted.
         """
         return None
 
     def counts(self, tensors: tuple[Tensor, ...]) -> tuple[bool, ...]:
-        """Which part tensors count how often a part is used, where it may be more than once: a matrix for all steps."""
+        """For each part tensor, whether its parts may be used more than once, such as a matrix shared by all steps."""
         return (False,) * len(tensors)
 
     def log_bound(self, tensors: tuple[Tensor, ...]) -> float:
-        """The logarithm of a number that the members of one instance do not exceed; asked where they are not counted.
+        """The logarithm of an upper bound of the number of members of one instance, for sets that are not counted.
 
         By default every set of parts may be a member.
         """
@@ -231,7 +231,7 @@ class AbstractStructure(ABC):
         return (scores,) if isinstance(scores, Tensor) else tuple(scores)
 
     def parts(self, tensors: tuple[Tensor, ...]) -> Any:
-        """The way back: a tensor, or the named tuple of parts."""
+        """The inverse of `tensors`: a tensor, or the named tuple of parts."""
         return tensors[0] if self.Parts is None else self.Parts(*tensors)
 
     @property
@@ -244,7 +244,7 @@ class AbstractStructure(ABC):
         return first.shape[: first.dim() - self.event_dim]
 
     def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
-        """What the room's functions get as keywords, for these part tensors; what is per instance has their batch."""
+        """What the functions get as keywords, for these part tensors; per-instance fields have their batch."""
         named = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
         given = {name: value for name, value in named.items() if value is not None}
         return given | {name: self.expanded(name, tensors) for name in self.per_instance if name in given}
@@ -300,14 +300,14 @@ class AbstractStructure(ABC):
         return self.changed(changed)
 
     def changed(self, values: Mapping[str, Any]) -> Any:
-        """The same structure with other values of some per-instance fields, made anew."""
+        """A new structure with other values of some per-instance fields."""
         return dataclasses.replace(self, **values) if values else self  # type: ignore[type-var]
 
 
 class AbstractRelaxation(AbstractStructure):
-    """A structure whose convex hull is known by a polytope around it alone: `sparsemap` works on that.
+    """A structure whose convex hull is known only by a larger polytope: `sparsemap` works on that.
 
-    Its room has `relax` and `relax_jvp`.
+    Its functions include `relax` and `relax_jvp`.
     """
 
 

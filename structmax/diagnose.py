@@ -1,4 +1,4 @@
-"""`diagnose`: looks at values, and explains."""
+"""`diagnose`: checks the values of scores and explains what it finds."""
 
 from dataclasses import dataclass, field
 
@@ -29,17 +29,17 @@ class Diagnosis:
 
 
 def diagnose(scores: Scores, structure: AbstractStructure | None = None) -> Diagnosis:
-    """Looks at the values of scores and says what is wrong: NaN, +inf, instances without a feasible structure.
+    """Checks the values of scores and says what is wrong: NaN, +inf, instances without a feasible structure.
 
-    The questions themselves never look (that would make a GPU wait): they answer NaN with NaN, and an instance in which
-    nothing is feasible with −inf and zeros.
+    The questions themselves do not check values, since a GPU would have to wait. They answer NaN with NaN, and an
+    instance in which nothing is feasible with −inf and zeros.
 
     Args:
         scores: the scores.
         structure: the structure they are for; Simplex() by default.
 
     Returns:
-        A Diagnosis: true if all is well, with `facts`, `problems`, and a readable `str`.
+        A Diagnosis: true if nothing is wrong, with `facts`, `problems`, and a readable `str`.
 
     Examples:
         >>> import torch, structmax

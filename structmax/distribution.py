@@ -1,4 +1,4 @@
-"""A torch.distributions view of (scores, structure), for people who think in distributions."""
+"""A torch.distributions interface to (scores, structure)."""
 
 import itertools
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ class Distribution(torch.distributions.Distribution):
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions.
         structure: the set Y.
-        validate_args: look at values: scores without NaN, parts made of zeros and ones, or of counts where a part may
-            be used several times.
+        validate_args: whether to check values: scores without NaN, parts made of zeros and ones, or of counts where a
+            part may be used several times.
 
     Examples:
         >>> import torch, structmax
@@ -44,7 +44,7 @@ class Distribution(torch.distributions.Distribution):
 
     def __init__(self, scores: Scores, structure: AbstractStructure, validate_args: bool | None = None) -> None:
         problem = Problem.of(scores, structure)
-        # Questions know to widen what a structure adds up, and are left to it.
+        # Questions widen what a structure adds up.
         as_given = problem.dtype != problem.scores[0].dtype
         self.scores = structure.Parts(*scores) if as_given else problem.named(problem.scores)
         self.structure = structure

@@ -2,7 +2,7 @@
 
 A kernel computes half precision in float32 and rounds what it returns. The difference of two rounded answers is not the
 rounded difference: log Z = 200.41 and ⟨θ, μ⟩ = 199.58 are both 200 in bfloat16, and nothing is left of an entropy of
-0.83. So what is composed gets its scores in float32, computes with what nobody has rounded, and is rounded once, at the
+0.83. So what is composed gets its scores in float32, computes with unrounded numbers, and is rounded once, at the
 end. Gradients come back in the dtype of the scores, by the cast. The same holds where a structure adds up scores, such
 as those of a first label, before a kernel sees them.
 """
@@ -35,7 +35,7 @@ def widened(value: Any) -> Any:
 
 
 def cast(value: Any, dtype: torch.dtype) -> Any:
-    """The way back, of an answer: what is float32 in that dtype."""
+    """The inverse, of an answer: what is float32 in that dtype."""
     if isinstance(value, tuple | list):
         return _like(value, [cast(each, dtype) for each in value])
     if dataclasses.is_dataclass(value) and not isinstance(value, AbstractStructure | type):

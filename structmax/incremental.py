@@ -6,7 +6,7 @@ Unlike `structmax.log_prob` of a `ShiftReduce`, which is normalised once over al
 what was built before. Actions are parts, as everywhere: (…, 2) for [shift, reduce], zeros where nothing is left to do.
 
 Where θ_t does depend on the past, hold a `Transitions` and choose a step at a time with `greedy`, `sample`,
-`straight_through` or `gumbel`; where all step scores are there at once, ask a `Policy`.
+`straight_through` or `gumbel`; if the scores of all steps are known in advance, use a `Policy`.
 """
 
 from collections.abc import Callable, Sequence
@@ -60,7 +60,7 @@ class Transitions:
         return ~self.allowed().any(-1)
 
     def step(self, action: Tensor) -> "Transitions":
-        """The state after actions (…, 2), one-hot or zeros for none. This one stays as it is."""
+        """The state after actions (…, 2), one-hot or zeros for none, as a new object."""
         made = action.detach() > 0
         if check.readable(made) and bool((made & ~self.allowed()).any()):
             raise ValueError(
@@ -78,7 +78,7 @@ def log_probs(scores: Tensor, allowed: Tensor) -> Tensor:
     """Log-probabilities of actions, normalised over the allowed ones.
 
     Args:
-        scores: of the step's A actions, (…, A). What is not allowed may hold anything.
+        scores: of the step's A actions, (…, A). Actions that are not allowed may hold anything.
         allowed: (…, A) bool, as `Transitions.allowed` returns it.
 
     Returns:
@@ -122,7 +122,7 @@ def sample(scores: Tensor, allowed: Tensor, *, generator: torch.Generator | None
     Args:
         scores: of the step's A actions, (…, A). −inf forbids an action.
         allowed: (…, A) bool.
-        generator: source of chance.
+        generator: random number generator.
 
     Returns:
         (…, A), zeros where no action is left. It has no gradient; `log_probs` has one.
@@ -168,7 +168,7 @@ def gumbel(
         scores: of the step's A actions, (…, A). −inf forbids an action.
         allowed: (…, A) bool.
         temperature: of the relaxation, > 0.
-        generator: source of chance; the same seed draws what `sample` draws.
+        generator: random number generator; the same seed draws what `sample` draws.
 
     Returns:
         (…, A), zeros where no action is left.
@@ -191,7 +191,7 @@ def _noisy(scores: Tensor, allowed: Tensor, generator: torch.Generator | None) -
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """A distribution over action sequences whose step scores are all there at once, normalised at each step.
+    """A distribution over action sequences whose step scores are all known in advance, normalised at each step.
 
     Where −inf leaves a step without an action the sequence breaks off: it is returned as zeros, and probabilities of
     whole sequences sum to less than 1.
@@ -246,7 +246,7 @@ class Policy:
         """The sequence `choose(scores, allowed)` makes of one step after the other: (…, 2N − 1, 2).
 
         Args:
-            choose: `greedy`, `sample`, `straight_through`, `gumbel`, or one's own, from (…, 2) and (…, 2) to one-hot
+            choose: `greedy`, `sample`, `straight_through`, `gumbel`, or your own, from (…, 2) and (…, 2) to one-hot
                 actions (…, 2), zeros where no action is left.
         """
         state, actions = Transitions(self.leaves), []
@@ -265,8 +265,8 @@ class Policy:
         """Exact draws: (*sample_shape, …, 2N − 1, 2).
 
         Args:
-            sample_shape: how many, in front of the batch.
-            generator: source of chance.
+            sample_shape: leading dimensions of independent draws.
+            generator: random number generator.
         """
         many = replace(self, scores=self.scores.detach().expand(*sample_shape, *self.scores.shape))
         return many.derive(lambda scores, allowed: sample(scores, allowed, generator=generator))

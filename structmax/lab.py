@@ -1,4 +1,4 @@
-"""A laboratory for gradients of E[f(y)]: how far each estimator is from the truth, on average and each time."""
+"""Measures gradient estimators of E[f(y)]: how far each is from the exact gradient, on average and each time."""
 
 import time
 from collections import Counter
@@ -28,9 +28,9 @@ class Row:
     """One estimator g of the exact gradient G, all in units of ‖G‖."""
 
     name: str
-    # what it says of itself
+    # what it declares
     unbiased: bool
-    # ‖E g − G‖, and how large it comes out by chance for an estimator without bias
+    # ‖E g − G‖, and its standard error: how large sampling noise makes it for an unbiased estimator
     bias: float
     chance: float
     # E ‖g − E g‖²
@@ -56,7 +56,17 @@ class Gradients:
     samples: int
 
     def __str__(self) -> str:
-        heads = ("estimator", "unbiased", "bias", "by chance", "variance", "cosine", "evaluations", "questions", "ms")
+        heads = (
+            "estimator",
+            "unbiased",
+            "bias",
+            "standard error",
+            "variance",
+            "cosine",
+            "evaluations",
+            "questions",
+            "ms",
+        )
         lines = [heads, *(_cells(row) for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         table = ("  ".join([name.ljust(widths[0]), *map(str.rjust, cells, widths[1:])]) for name, *cells in lines)
@@ -70,7 +80,7 @@ class Gradients:
         left, right = figure.subplots(1, 2, sharey=True)
         names = [row.name for row in self.rows]
         left.barh(names, [row.bias for row in self.rows])
-        left.plot([row.chance for row in self.rows], names, "k|", label="by chance")
+        left.plot([row.chance for row in self.rows], names, "k|", label="standard error")
         left.set_xlabel("bias / ‖G‖")
         left.legend()
         left.invert_yaxis()
@@ -86,7 +96,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 class Questions(TorchDispatchMode):
-    """Counts by name what structures are asked while it is entered: every question is a call of the operator."""
+    """Counts the calls of structures' functions by name while it is entered: each is a call of the operator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,8 +130,8 @@ def gradients(
         scores: θ, shaped as the structure says, with any leading batch dimensions.
         structure: the set Y, small enough to be listed.
         estimators: those of `expect` and `surrogate`, in a list or by names.
-        samples: how many gradients of each estimator are looked at, ≥ 2.
-        generator: source of chance.
+        samples: how many gradients of each estimator are computed, ≥ 2.
+        generator: random number generator.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:

@@ -1,7 +1,7 @@
 """The operator that compilers see: `torch.ops.structmax.call`, opaque to torch.compile and torch.export.
 
-A call goes by the operator where somebody watches, a compiler, a tracer, a mode or a tensor of a type of its own, and
-straight to the kernel elsewhere.
+A call goes through the operator where a compiler, a tracer, a mode or a tensor subclass observes it, and straight to
+the kernel elsewhere.
 """
 
 import itertools
@@ -26,7 +26,7 @@ _library.define(
 def call(
     tensors: Sequence[Tensor], fields: dict[str, Any], room: str, name: str, parts: int, backend: str
 ) -> list[Tensor]:
-    """The room's function `name` by the operator."""
+    """Calls the structure's function `name` through the operator."""
     named = {key: value for key, value in fields.items() if isinstance(value, Tensor)}
     numbers = {key: value for key, value in fields.items() if not isinstance(value, Tensor)}
     return torch.ops.structmax.call.default(

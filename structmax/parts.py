@@ -35,7 +35,7 @@ def flat(tensors: Sequence[Tensor], rank: int = 1) -> Tensor:
 
 
 def unflat(vectors: Tensor, like: Sequence[Tensor]) -> Tensors:
-    """The way back, from vectors (…, P) to tensors with the events of `like`, behind whatever stands in front of P."""
+    """The inverse, from vectors (…, P) to tensors with the events of `like`, behind whatever stands in front of P."""
     events = [t.shape[1:] for t in like]
     pieces = vectors.split([math.prod(event) for event in events], -1)
     return tuple(p.reshape(*p.shape[:-1], *event) for p, event in zip(pieces, events, strict=True))

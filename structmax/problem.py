@@ -1,4 +1,4 @@
-"""A problem: a structure, its scores, and who answers. Built once by a public function, and handed down.
+"""A problem: a structure, its scores, and a backend. Built once by a public function, and passed down.
 
 A `Problem` has been checked. Its part tensors have one batch dimension, whatever the batch of the scores was, and so
 has everything computed from them; `shaped` and `named` give an answer the batch and the names of the scores. What is
@@ -30,7 +30,7 @@ MOST_FORMS = 1000
 
 @dataclass(eq=False)
 class Problem:
-    """What every question, loss and estimator is handed."""
+    """What every question, loss and estimator receives."""
 
     structure: AbstractStructure
     # part tensors (B, …)
@@ -46,18 +46,18 @@ class Problem:
     count: int
     # the dtype of the answers, where it is narrower than that of the scores here
     dtype: torch.dtype
-    # whether somebody has looked at the values of the fields
+    # whether the values of the fields have been checked
     checked: bool
     # whether naming the parts is all that it takes to make them an answer
     only_named: bool
-    # the functions that answer, by their names
+    # the functions to call, by their names
     plans: dict[str, Plan]
     # the same without its scores: what autograd keeps
     blank: Any = None
 
     @staticmethod
     def of(scores: Scores, structure: AbstractStructure, backend: str = "auto", *, wide: bool = False) -> "Problem":
-        """The problem of these scores, or a refusal that says what is wrong with them.
+        """The problem of these scores; raises an error that says what is wrong with them.
 
         With `wide`, half precision is computed with in float32 and rounded once, in the answer.
         """
@@ -244,7 +244,7 @@ class Problem:
 def _form(
     given: Any, names: tuple[str, ...], structure: AbstractStructure, backend: str, wide: bool
 ) -> tuple[Any, ...] | None:
-    """What two problems have in common of which one has been checked; None where each is to be looked at."""
+    """A key shared by problems of which only the first must be checked; None where each must be."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return None
     key: list[Any] = [backend, wide, *names]
@@ -273,7 +273,7 @@ def _form(
 def _unknown(
     scores: Scores, given: Any, structure: AbstractStructure, backend: str, wide: bool, key: Any, forms: dict[Any, Any]
 ) -> Problem:
-    """The problem of scores of a form that nobody has seen, which is kept under its key, if it has one."""
+    """The problem of scores of a new form, which is kept under its key, if it has one."""
     half = narrow(scores)
     if half is not None and (wide or structure.adds(scores)):
         problem = Problem.of(widened(scores), structure, backend)
@@ -290,7 +290,7 @@ def _unknown(
 
 
 def _checked(scores: Scores, given: Any, structure: AbstractStructure, backend: str, kept: bool) -> Problem:
-    """The problem of scores of a form that nobody has seen."""
+    """The problem of scores of a new form."""
     names = scores if isinstance(scores, dict) else itertools.repeat("scores")
     for name, tensor in zip(names, given, strict=False):
         if tensor is not None:
@@ -370,7 +370,7 @@ def run(plan: Plan, tensors: Any, fields: dict[str, Any], checked: bool) -> list
     for key, value in fields.items():
         keywords[key] = _clean(value, widen, fetch, dual) if isinstance(value, Tensor) else value
     if not checked or fetch:
-        # What was out of sight before: a tracer's tensors, or those of a device that nobody should wait for.
+        # These could not be checked before: a tracer's tensors, or those on a device that should not be waited for.
         backends.check_values(plan.room, arguments[0].shape[1:], keywords)
     compilation.asked = plan.room, arguments[0].dtype
     if dtype in plan.loaded and not scores.is_cuda:
@@ -386,7 +386,7 @@ def run(plan: Plan, tensors: Any, fields: dict[str, Any], checked: bool) -> list
         if fetch:
             tensor = tensor.to(scores.device)
         for argument in arguments:
-            # Nobody wants to find his own tensor in the answer.
+            # The answer should not be the caller's own tensor.
             if tensor is argument:
                 tensor = tensor.clone()
                 break

@@ -1,4 +1,4 @@
-"""Compiling ahead."""
+"""Compiling kernels ahead of time."""
 
 import time
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from structmax.backends import DEVICES, SUPPORT, explain, holder
 from structmax.calling import call
 from structmax.contract import GROUPS, RETURNS
 
-# Kernels may take one row, many short ones and a long one differently: all are asked for.
+# Kernels may treat one row, many short ones and a long one differently: all are compiled.
 EXAMPLE_SHAPES = ((1, 4), (64, 4), (1, 5000))
 
 
@@ -21,12 +21,12 @@ def _parts(name: str, tensors: tuple[Tensor, ...]) -> int:
 
 
 def warm_up(structure: Any, dtype: torch.dtype = torch.float32, device: str = "cpu") -> float:
-    """Compiles ahead all kernels of a structure, so that no training step waits for them.
+    """Compiles all kernels of a structure ahead of time, so that no training step waits for them.
 
     What is compiled is kept on disk. From a terminal, `structmax warm-up` does the same.
 
     Args:
-        structure: the structure whose room is compiled, or its class.
+        structure: the structure whose kernels are compiled, or its class.
         dtype: the dtype of the scores to come.
         device: "cpu" or "cuda".
 
@@ -47,7 +47,7 @@ def warm_up(structure: Any, dtype: torch.dtype = torch.float32, device: str = "c
 
 
 def _examples(room: str, x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any]]]:
-    """The calls a room lists, then what else has a kernel, the room's or one for all, asked of the same scores."""
+    """The calls that a structure lists, then the other functions with a kernel, its own or a shared one."""
     listed = getattr(holder(room, "reference"), "examples", lambda x: ())
     yield from listed(x)
     known = {name for name, _, _ in listed(x)}

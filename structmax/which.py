@@ -1,4 +1,4 @@
-"""What people ask about the dispatch: who answers."""
+"""`which`: which backend answers each question."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from structmax.contract import RETURNS, AbstractStructure
 
 
 def which(scores: Any, structure: AbstractStructure) -> dict[str, str]:
-    """What would run for each question asked of `structure` with these scores, and why not the others.
+    """Which backend would run for each question about `structure` with these scores, and why not a faster one.
 
     Args:
         scores: the scores, or any tensor on the device in question.
@@ -15,7 +15,7 @@ def which(scores: Any, structure: AbstractStructure) -> dict[str, str]:
 
     Returns:
         For each question the backend `auto` would take, with the file that answers and the reasons against faster
-        backends; or "refused", with the reason. A mathematical reason is said once, and later ones point to it.
+        backends; or "refused", with the reason. A mathematical reason is given once; later ones refer to it.
 
     Examples:
         >>> import torch, structmax

@@ -129,8 +129,8 @@ def test_help_has_the_fields_of_the_config(structmax_in):
         (("run", "nothing"), "A recipe should be one of clusters, listops, tiny, or a file such as ./mine.py, but is"),
         (("run", "lisops"), "but is 'lisops'. Did you mean listops?"),
         (("compare", "cluster"), "but is 'cluster'. Did you mean clusters?"),
-        (("run", "./none.py"), "none.py: should be the file of a recipe, but there is none."),
-        (("run", "some/where"), "some/where: should be the file of a recipe, but there is none."),
+        (("run", "./none.py"), "none.py: should be the file of a recipe, but does not exist."),
+        (("run", "some/where"), "some/where: should be the file of a recipe, but does not exist."),
         (("run", "tiny", "--epochs", "many"), "'--epochs'"),
         (("run", "tiny", "--epochs", 0), "`epochs` should be at least 1, but is 0."),
         (("run", "tiny", "--flavour", "salty"), "`flavour` should be one of sweet, sour, nan, but is 'salty'."),
@@ -142,19 +142,25 @@ def test_help_has_the_fields_of_the_config(structmax_in):
         (("run", "tiny", "--learning-rate", "nan"), "`learning_rate` should be at least 0, but is nan."),
         (("run", "tiny", "--seed", -1), "`seed` should be at least 0, but is -1."),
         (("run", "tiny", "--batch-size", 10**30), "`batch_size` should be a number of at most 64 bits, but is 1000"),
-        (("run", "tiny", "--name", "a\nb"), "printable and without a slash, but is 'a\\nb'."),
-        (("run", "tiny", "--name", "\udcff"), "printable and without a slash, but is '\\udcff'."),
+        (("run", "tiny", "--name", "a\nb"), "without a slash, but is 'a\\nb'."),
+        (("run", "tiny", "--name", "\udcff"), "without a slash, but is '\\udcff'."),
         (("run", "tiny", "--colour", "red"), "No such option"),
-        (("run", "tiny", "--resume"), "--resume needs runs/tiny/default/config.json, which is not there. Try without."),
-        (("run", "tiny", "--name", "a/b"), "--name should be one folder's, of at most 255 bytes, printable"),
-        (("run", "tiny", "--name", "n" * 256), "Try --folder for where it is kept."),
+        (
+            ("run", "tiny", "--resume"),
+            "--resume needs runs/tiny/default/config.json, which does not exist. Try without it.",
+        ),
+        (
+            ("run", "tiny", "--name", "a/b"),
+            "--name should be the name of one folder, printable, at most 255 bytes and without a slash",
+        ),
+        (("run", "tiny", "--name", "n" * 256), "Try --folder to choose where the folder is."),
         (("compare", "tiny", "--over", "clip=0,1", "--name", ".."), "without a slash, but is '..'"),
         (("run", "listops", "--longest", 4), "`longest` should be at least 5, but is 4."),
         (("run", "listops", "--entropy", -1.0), "`entropy` should be at least 0, but is -1.0."),
         (("run", "clusters", "--points", 0), "`points` should be at least 1, but is 0."),
         (("compare", "tiny", "--over", "least=1"), "--over should be field=a,b,c with one of seed,"),
-        (("run", "tiny", "--device", "tpu"), "`device` should be auto, cpu, cuda or cuda:1, say, but is 'tpu'."),
-        (("bench", "--device", "tpu"), "`device` should be auto, cpu, cuda or cuda:1, say, but is 'tpu'."),
+        (("run", "tiny", "--device", "tpu"), "`device` should be auto, cpu or a GPU such as cuda:1, but is 'tpu'."),
+        (("bench", "--device", "tpu"), "`device` should be auto, cpu or a GPU such as cuda:1, but is 'tpu'."),
         (("compare", "tiny"), "Missing option '--over'"),
         (("compare", "tiny", "--over", "colour=red"), "--over should be field=a,b,c with one of seed,"),
         (
@@ -165,16 +171,19 @@ def test_help_has_the_fields_of_the_config(structmax_in):
         (("compare", "tiny", "--over", "bf16=1"), "should name a value of bf16 (bool), but names '1'"),
         (("compare", "tiny", "--over", "epochs=1,0"), "`epochs` should be at least 1, but is 0."),
         (("compare", "tiny", "--over", "epochs=1", "--seeds", 0), "--seeds and --jobs should be at least 1"),
-        (("compare", "tiny", "--over", "seed=1,2"), "--seeds says how many seeds there are"),
-        (("run", "tiny", "--resume", "--overwrite"), "--resume goes on with a run and --overwrite begins anew"),
-        (("compare", "tiny", "--over", "epochs=1", "--over", "epochs=2"), "--over epochs should come once"),
+        (("compare", "tiny", "--over", "seed=1,2"), "seeds should come from --seeds, not --over"),
+        (
+            ("run", "tiny", "--resume", "--overwrite"),
+            "Only one of --resume (continue) and --overwrite (start again) should be given.",
+        ),
+        (("compare", "tiny", "--over", "epochs=1", "--over", "epochs=2"), "--over epochs should be given once"),
         (
             ("compare", "tiny", "--over", "epochs=1,2", "--epochs", 3),
-            "epochs should be said once, but is said by a flag and by --over.",
+            "epochs should be given once, but is given both as a flag and in --over.",
         ),
         (("plot", "nowhere"), "nowhere should hold a config.json or a compare.json, but has neither."),
         (("report", "nowhere"), "nowhere should hold a config.json or a compare.json, but has neither."),
-        (("bench", "--only", "nothing"), "--only should be part of one of softmax,"),
+        (("bench", "--only", "nothing"), "--only should be contained in one of softmax,"),
     ],
 )
 def test_bad_usage(structmax_in, tmp_path, arguments, words):
@@ -199,7 +208,7 @@ def test_a_full_disk_is_said(structmax_in, monkeypatch):
     monkeypatch.setattr("structmax.plots.report.write", write)
     code, said = structmax_in("run", "tiny")
     assert code == 1
-    assert "runs/tiny/default/report.html should be written, but cannot be: No space left on device." in said
+    assert "runs/tiny/default/report.html could not be written: No space left on device." in said
 
 
 def test_a_folder_that_is_taken(structmax_in, tmp_path):
@@ -217,7 +226,7 @@ def test_resume_keeps_to_the_config(structmax_in, tmp_path):
     assert structmax_in("run", "tiny", "--name", "mine", "--epochs", 1)[0] == 0
     code, said = structmax_in("run", "tiny", "--name", "mine", "--resume", "--epochs", 3, "--seed", 0)
     assert code == 2
-    assert "--epochs should be 1, as the run in runs/tiny/mine was begun, but is 3. Leave it out" in said
+    assert "--epochs should be 1, as when the run in runs/tiny/mine was started, but is 3. Leave it out" in said
     # a finished run says again what came of it
     code, said = structmax_in("run", "tiny", "--name", "mine", "--resume")
     assert (code, "4 steps in" in said) == (0, True)
@@ -225,7 +234,7 @@ def test_resume_keeps_to_the_config(structmax_in, tmp_path):
     folder.write("config.json", folder.config | {"colour": "red"})
     code, said = structmax_in("run", "tiny", "--name", "mine", "--resume")
     assert code == 2
-    assert "config.json has colour, unknown to tiny. Begin another run." in said
+    assert "config.json has colour, which tiny does not know. Start another run." in said
 
 
 def test_a_wrong_device_overwrites_nothing(structmax_in, tmp_path):
@@ -249,7 +258,7 @@ def test_a_folder_that_cannot_be_written(structmax_in, tmp_path):
     (tmp_path / "file").touch()
     code, said = structmax_in("run", "tiny", "--folder", "file")
     assert code == 1
-    assert said.endswith("file/tiny/default should be a folder to write to, but is none: Not a directory.")
+    assert said.endswith("file/tiny/default should be a folder that can be written to, but is not: Not a directory.")
 
 
 @pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "summary.json", "last.pt", "best.pt"])
@@ -319,7 +328,7 @@ def _folder(path):
         ("last.pt", _foreign, f"{NO_FIT} (RuntimeError: Error(s) in loading state_dict for Linear: Missing key(s)"),
         ("best.pt", _foreign, f"{NO_FIT} (RuntimeError: Error(s) in loading state_dict for Linear: Missing key(s)"),
         ("best.pt", _holding(epoch=3), f"{NO_FIT} (KeyError: 'model')."),
-        ("best.pt", Path.unlink, "should be there, since the run has been evaluated, but is not. Begin the run anew"),
+        ("best.pt", Path.unlink, "should exist, since the run has been evaluated, but does not. Start the run again"),
         ("last.pt", _folder, "should be a checkpoint, but cannot be read (IsADirectoryError"),
     ],
     ids=lambda value: value if isinstance(value, str) and value.endswith("pt") else "",
@@ -330,7 +339,7 @@ def test_a_checkpoint_that_is_none(structmax_in, finished, name, damage, words):
     code, said = structmax_in("run", "tiny", "--name", "epochs=1", "--resume")
     assert code == 1
     assert f"runs/tiny/epochs=1/{name}: {words}" in said
-    assert "Begin the run anew, with --overwrite, or take another --name." in said
+    assert "Start the run again with --overwrite, or choose another --name." in said
     if damage is _foreign:
         assert structmax_in("run", "tiny", "--epochs", 1, "--overwrite")[0] == 0
 
@@ -338,18 +347,18 @@ def test_a_checkpoint_that_is_none(structmax_in, finished, name, damage, words):
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("config.json", "[]", ":1: should be a JSON object, but is '[]'. Begin the run anew"),
+        ("config.json", "[]", ":1: should be a JSON object, but is '[]'. Start the run again"),
         ("config.json", "null", ":1: should be a JSON object, but is 'null'."),
         ("config.json", "{}", " has no batch_size, bf16, clip,"),
-        ("config.json", {"epochs": "many"}, ": `epochs` should be of type int, but is 'many'. Begin another run."),
+        ("config.json", {"epochs": "many"}, ": `epochs` should be of type int, but is 'many'. Start another run."),
         ("config.json", {"bf16": 1}, ": `bf16` should be of type bool, but is 1."),
         ("config.json", {"seed": True}, ": `seed` should be of type int, but is True."),
         ("config.json", {"flavour": ["sweet"]}, ": `flavour` should be one of sweet, sour, nan, but is ['sweet']."),
         ("summary.json", "3", ":1: should be a JSON object, but is '3'."),
-        ("summary.json", '{"best": {}}', ":1: should have a test of type dict, but it is not there."),
+        ("summary.json", '{"best": {}}', ":1: should have a test of type dict, but it is missing."),
         ("summary.json", '{"best": 3}', ":1: should have a best of type dict, but it is 3."),
         ("metrics.jsonl", "[1]", ":1: should be a JSON object, but is '[1]'."),
-        ("metrics.jsonl", '{"step": 1}\n{"epoch": 2}', ":2: should have a step of type int, but it is not there."),
+        ("metrics.jsonl", '{"step": 1}\n{"epoch": 2}', ":2: should have a step of type int, but it is missing."),
         ("config.json", "[" * 100_000, ":1: should be JSON, but is nested too deeply."),
     ],
     ids=lambda value: str(value)[:20],
@@ -428,7 +437,7 @@ def test_one_run_at_a_time(structmax_in, tmp_path):
             code, said = structmax_in("run", "tiny", "--name", "a", *more)
             assert code == 1
             assert f"runs/tiny/a should be used by one run at a time, but process {os.getpid()} on " in said
-            assert "Wait until it ends, or take another --name." in said
+            assert "Wait until it ends, or choose another --name." in said
         code, said = structmax_in("compare", "tiny", "--over", "clip=0", "--name", "a")
         assert code == 1
         assert "should be used by one run at a time" in said
@@ -467,7 +476,7 @@ def test_a_recipe_of_ones_own(structmax_in, tmp_path, mine, monkeypatch):
         raise Interrupted(signal.SIGINT)
 
     monkeypatch.setattr("structmax.cli.run.run", stopped)
-    assert f"Go on with: structmax run {mine} --name default" in structmax_in("run", mine)[1]
+    assert f"Resume with: structmax run {mine} --name default" in structmax_in("run", mine)[1]
 
 
 def test_the_recipe_of_the_pages(structmax_in, tmp_path):
@@ -543,7 +552,7 @@ def test_how_to_go_on_with_several_processes(structmax_in, monkeypatch):
     monkeypatch.setattr("structmax.cli.run.run", stopped)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     said = structmax_in("run", "tiny")[1]
-    assert "Go on with: torchrun --nproc-per-node 2 -m structmax run tiny --name default --folder runs" in said
+    assert "Resume with: torchrun --nproc-per-node 2 -m structmax run tiny --name default --folder runs" in said
 
 
 def test_the_report_is_opened(structmax_in, monkeypatch):
@@ -575,7 +584,7 @@ def test_an_interrupted_run_goes_on(tmp_path, structmax_in):
     said = process.communicate(timeout=30)[0]
     assert process.returncode == 130, said
     assert "Stopped by SIGINT" in said
-    assert "Go on with: structmax run more/tiny.py --name a --folder runs --resume" in said
+    assert "Resume with: structmax run more/tiny.py --name a --folder runs --resume" in said
     assert "Traceback" not in said
     folder = RunFolder(tmp_path / "runs/tiny/a")
     step = folder.load("last.pt")["place"]["step"]
@@ -583,7 +592,7 @@ def test_an_interrupted_run_goes_on(tmp_path, structmax_in):
     folder.write("config.json", folder.config | {"epochs": step // 4 + 2})
     code, said = structmax_in("run", "more/tiny.py", "--name", "a", "--resume")
     assert code == 0, said
-    assert f"Going on after step {step}." in said
+    assert f"Resuming after step {step}." in said
     assert folder.summary["steps"] == 4 * (step // 4 + 2)
 
 
@@ -594,7 +603,7 @@ def test_ctrl_c_outside_of_training(structmax_in, monkeypatch):
     monkeypatch.setattr("structmax.cli.run.run", pressed)
     code, said = structmax_in("run", "tiny")
     assert code == 130
-    assert said.endswith("Stopped at once. Go on with: structmax run tiny --name default --folder runs --resume")
+    assert said.endswith("Stopped at once. Resume with: structmax run tiny --name default --folder runs --resume")
 
 
 # ---------------------------------------------------------------- compare
@@ -651,7 +660,7 @@ def test_an_interrupted_comparison_hands_the_signal_on(tmp_path):
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=30)[0]
     assert process.returncode == 130, said
-    assert "The same command goes on: finished runs are kept." in said
+    assert "The same command resumes it: finished runs are kept." in said
     assert "epochs=1,seed=0  accuracy " in said
     for seed in (0, 1):
         assert RunFolder(folder / f"epochs=1,seed={seed}").summary
@@ -688,7 +697,7 @@ def test_an_interrupted_comparison_with_nothing_left_to_begin(tmp_path, number):
     process.send_signal(number)
     said = process.communicate(timeout=30)[0]
     assert process.returncode == 128 + number, said
-    assert "The same command without --overwrite goes on: finished runs are kept." in said
+    assert "The same command without --overwrite resumes it: finished runs are kept." in said
     assert "Traceback" not in said
 
 
@@ -773,7 +782,7 @@ def test_bench_without_a_gpu(structmax_in, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     code, said = structmax_in("bench", "--device", "cuda")
     assert code == 2
-    assert "`device` should be one of this machine, but is 'cuda', and no GPU is found. Try auto." in said
+    assert "`device` should exist on this machine, but is 'cuda': it has no GPU. Try auto." in said
 
 
 @pytest.mark.thorough

@@ -197,7 +197,7 @@ def test_a_damaged_file_is_compiled_anew(damage, tiny, tmp_path):
     tiny()
     (file,) = kept(tmp_path)
     damage(file)
-    with pytest.warns(RuntimeWarning, match=r"cannot be read from .*__pycache__, and are compiled anew: .* is damaged"):
+    with pytest.warns(RuntimeWarning, match=r"cannot be read from .*__pycache__ and are compiled again: .* is damaged"):
         assert not tiny()
     # and is whole again
     assert tiny()

@@ -107,7 +107,9 @@ def test_unbiased(name, estimator):
     if isinstance(estimator, structmax.estimators.Rebar | structmax.estimators.Relax) and not isinstance(
         structure, ONE_OF_TWO_KINDS
     ):
-        with pytest.raises(structmax.Refusal, match=r"known for Simplex and Bits, not for .* Try ScoreFunction\(\)"):
+        with pytest.raises(
+            structmax.Refusal, match=r"known for Simplex and Bits, but not for .* Try ScoreFunction\(\)"
+        ):
             structmax.expect(losses_of(weights), structure.parts(scores), structure, estimator)
         return
     assert estimator.unbiased
@@ -597,7 +599,7 @@ def test_seeded():
                 structmax.estimators.ScoreFunction(), structure=structmax.Matching(), scores=torch.zeros(20, 20)
             ),
             structmax.Refusal,
-            r"ScoreFunction\(.*\) asks `sample`, which Matching cannot answer: .* Try SparseSupport\(\)\.",
+            r"ScoreFunction\(.*\) needs `sample`, which Matching does not support: .* Try SparseSupport\(\)\.",
         ),
     ],
 )

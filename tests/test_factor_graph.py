@@ -559,8 +559,11 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "negated score": (lambda: ~FREE, "`free` is free: a factor's own score has no negation."),
     "structure": (lambda: Factor(X, X), "Factor should have a structure first, but got a Variables."),
     "class": (lambda: Factor(LinearChain, X), "but got a class. Try LinearChain()."),
-    "parts": (lambda: Factor(Matching(), Y, X), "Matching has 1 part tensors at most, but Factor got variables for 2."),
-    "all free": (lambda: Factor(structmax.Simplex(), FREE), "Factor should have variables that are not free"),
+    "parts": (lambda: Factor(Matching(), Y, X), "Matching has 1 part tensors at most, but Factor has variables for 2."),
+    "all free": (
+        lambda: Factor(structmax.Simplex(), FREE),
+        "Factor should have at least one variable that is not free",
+    ),
     "name": (lambda: Variables("", (2,)), "`name` should be a word, the key of the scores, but is ''."),
     "size": (lambda: Variables("x", (2, 0)), "`shape` should be a whole number ≥ 1, but is 0."),
     "index": (lambda: X[3], "`x` of shape (3,) has no [3]"),
@@ -751,7 +754,7 @@ def test_spigot_projects_onto_the_relaxation():
     ],
 )
 def test_what_a_graph_cannot_answer(ask, said):
-    with pytest.raises(structmax.Refusal, match=f"FactorGraph cannot answer.*{said}"):
+    with pytest.raises(structmax.Refusal, match=f"FactorGraph does not support.*{said}"):
         ask({"x": torch.zeros(3, 3)}, lines(3))
 
 
@@ -778,7 +781,7 @@ def test_best_structures_under_transforms_and_compilers():
     torch.testing.assert_close(torch.func.vmap(lambda x: structmax.argmax({"x": x}, graph)["x"])(scores), want)
     compiled = torch.compile(lambda x: structmax.argmax({"x": 2 * x}, graph)["x"], backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(scores), want)
-    with pytest.raises(structmax.Refusal, match=r"FactorGraph\.search cannot be asked inside a transform"):
+    with pytest.raises(structmax.Refusal, match=r"FactorGraph\.search cannot be called inside a transform"):
         torch.func.vmap(lambda x: graph.search({"x": x}).value)(scores)
 
 

@@ -160,7 +160,9 @@ def ends(dtype: torch.dtype) -> tuple[LinearChain, LinearChain.Parts, LinearChai
         lambda x, chain: structmax.smoothed_marginals(x, chain, structmax.omega.LocalL2(1.0)),
         lambda x, chain: structmax.Distribution(x, chain).mean,
         lambda x, chain: structmax.Distribution(x, chain).variance,
-        lambda x, chain: structmax.expect(lambda y, _: y.unary[..., 0].sum(-1), x, chain, structmax.Enumerate()).value,
+        lambda x, chain: (
+            structmax.expect(lambda y, _: y.unary[..., 0].sum(-1), x, chain, structmax.estimators.Enumerate()).value
+        ),
     ],
 )
 def test_scores_of_the_ends_are_added_in_float32(question, dtype):

@@ -56,7 +56,9 @@ def test_questions():
 def test_words():
     lines = str(table(samples=2)).splitlines()
     assert lines[0].endswith("2 draws each")
-    assert " ".join(lines[1].split()) == "estimator unbiased bias by chance variance cosine evaluations questions ms"
+    assert (
+        " ".join(lines[1].split()) == "estimator unbiased bias standard error variance cosine evaluations questions ms"
+    )
     assert len({len(line) for line in lines[1:]}) == 1
     assert lines[-1].startswith("straight ")
 

@@ -161,5 +161,5 @@ def test_laws_stand_instances_that_allow_nothing(law):
 
 
 def test_refusal_names_the_question_and_every_reason():
-    with pytest.raises(structmax.Refusal, match=r"Coin cannot answer `sample`.*numba.*reference"):
+    with pytest.raises(structmax.Refusal, match=r"Coin does not support `sample`.*numba.*reference"):
         structmax.sample(torch.zeros(2), Coin())

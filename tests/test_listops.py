@@ -151,7 +151,7 @@ def test_files_without_a_fitting_expression(tmp_path):
 
 
 def test_more_expressions_than_there_are():
-    with pytest.raises(RunError, match=r"401 different expressions of at most 4 tokens, but 400 is all"):
+    with pytest.raises(RunError, match=r"401 different expressions of at most 4 tokens, but only 400 were found"):
         listops.generate(401, seed=0, longest=4)
 
 

@@ -199,7 +199,7 @@ def test_columns_and_back(structure):
 
 
 def test_the_permanent_is_refused_with_what_to_ask_instead():
-    with pytest.raises(structmax.Refusal, match=r"Matching cannot answer .*permanent.*`sinkhorn`.*`SmallMatching`"):
+    with pytest.raises(structmax.Refusal, match=r"Matching does not support .*permanent.*`sinkhorn`.*`SmallMatching`"):
         structmax.log_partition(torch.zeros(3, 3), Matching())
     with pytest.raises(structmax.Refusal, match="permanent"):
         structmax.sample(torch.zeros(3, 3), Matching())

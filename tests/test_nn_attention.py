@@ -427,7 +427,7 @@ def test_errors() -> None:
         layer(x, mask=torch.ones(5, 4, dtype=torch.bool))
     with pytest.raises(TypeError, match="`mask` should be a bool tensor"):
         layer(x, mask=torch.ones(5, 5))
-    with pytest.raises(TypeError, match=r"`layout` should say .* Try Pairs\(Matching\)"):
+    with pytest.raises(TypeError, match=r"`layout` should relate .* Try Pairs\(Matching\)"):
         snn.StructuredAttention(6, structmax.Matching())
     trees = snn.StructuredAttention(6, snn.Trees(6, lambda n: structmax.SpanningTree(n, single_root=True)))
     with pytest.raises(ValueError, match=r"`key` should be left out with Trees, .* 4 keys for 5 queries"):

@@ -97,6 +97,6 @@ def test_errors():
 
 
 def test_what_cannot_be_computed_is_refused_by_name():
-    with pytest.raises(structmax.Refusal, match=r"Matching cannot answer `log_partition`: .*permanent.*`sinkhorn`"):
+    with pytest.raises(structmax.Refusal, match=r"Matching does not support `log_partition`: .*permanent.*`sinkhorn`"):
         structmax.log_partition(torch.zeros(3, 3), structmax.Matching())
     assert "permanent" in structmax.which(torch.zeros(3, 3), structmax.Matching())["log_partition"]

@@ -217,14 +217,14 @@ def test_a_file_that_is_cut_off(run: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("config.json", [], r"config.json:1: should be an object of JSON, but is '\[\]'\. Take the file away"),
+        ("config.json", [], r"config.json:1: should be an object of JSON, but is '\[\]'\. Remove the file"),
         ("structures.json", {}, r"structures.json:1: should be an array of JSON, but is '\{\}'"),
         ("structures.json", [3], r"structures.json: should be as a run writes it, but is not \(AttributeError"),
         ("structures.json", [{"kind": "graph"}], r"is not \(ValueError: `kind` of a drawing should be one of"),
         ("summary.json", {"seconds": "long"}, r"summary.json: should be as a run writes it, but is not \(TypeError"),
         ("summary.json", {"best": [3]}, r"summary.json: should be as a run writes it"),
         ("metrics.jsonl", [3], r"metrics.jsonl:1: should be an object of JSON, but is '\[3\]'"),
-        ("metrics.jsonl", {"step": [], "loss": 1}, r"metrics.jsonl: should be as a run writes it, .* anew, or take"),
+        ("metrics.jsonl", {"step": [], "loss": 1}, r"metrics.jsonl: should be as a run writes it, .* again, or remove"),
     ],
 )
 def test_a_file_of_another_shape(run: Path, name: str, content: object, words: str) -> None:

@@ -44,7 +44,7 @@ def test_classes_of_one_name_keep_their_own_answers(asking):
 
 def test_a_second_class_of_one_name_is_spoken_of_by_its_name():
     _first, second = coin(1.0), coin(2.0)
-    with pytest.raises(structmax.Refusal, match=r"^Coin cannot answer `sample`"):
+    with pytest.raises(structmax.Refusal, match=r"^Coin does not support `sample`"):
         structmax.sample(torch.zeros(2), second())
 
 
@@ -199,7 +199,7 @@ GOAL = torch.tensor([1, 1])
         (
             Recursion(EDGES._replace(parts=EDGES.parts.to("meta")), GOAL),
             ValueError,
-            "`parts` should be on the CPU, as all edges, but is on meta.",
+            "`parts` should be on the CPU, like all edges, but is on meta.",
         ),
         (Recursion(tuple(EDGES), GOAL), TypeError, "the edges should be Hyperedges, but are tuple. Try Hyperedges.of."),
         (Recursion(EDGES, GOAL.float()), TypeError, "`goal` should be an integer tensor, but is torch.float32."),
@@ -328,7 +328,7 @@ def test_numbers_are_counted_inside_transforms():
     drawn = torch.func.vmap(lambda x: structmax.sample(x, bits_by_recursion()()), randomness="different")
     assert drawn(torch.zeros(50, 4)).unique(dim=0).shape[0] > 8
     mapped = torch.func.vmap(lambda x, n: structmax.sample(x, bits_by_recursion()(n)), randomness="different")
-    with pytest.raises(ValueError, match=r"^Mine should have a method `noise_size\(scores\)` where a transform maps"):
+    with pytest.raises(ValueError, match=r"^Mine should have a method `noise_size\(scores\)` when a transform maps"):
         mapped(torch.zeros(2, 4), torch.tensor([4, 3]))
 
 
@@ -345,7 +345,7 @@ def test_numbers_are_counted_inside_transforms():
 def test_too_few_numbers_are_refused(ask, backend, size):
     says = (
         "`noise_size` of Mine should be the largest number of choices a derivation can have, "
-        f"but with {size} the numbers ran out. Leave `noise_size` out, and it is counted."
+        f"but with {size} the numbers ran out. Try leaving `noise_size` out: it is then counted."
     )
     with pytest.raises(ValueError, match=re.escape(says)):
         ask(torch.zeros(2, 4), bits_by_recursion(size)(), backend=backend)
@@ -422,11 +422,11 @@ def test_functions_that_answer_nothing_are_noticed_once(tmp_path, monkeypatch):
         (folder / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     structure = importlib.import_module("misspelt_room").Coin()
-    with pytest.warns(UserWarning, match="answers no question") as caught:
+    with pytest.warns(UserWarning, match="is not a known question") as caught:
         structmax.argmax(torch.zeros(2), structure)
     assert [str(warning.message) for warning in caught] == [
-        "`argmaks` in misspelt_room/kernel_numba answers no question. Is it meant to be `argmax`?",
-        "`turn` in misspelt_room/kernel_numba answers no question. Is it a helper? Then begin its name with `_`.",
+        "`argmaks` in misspelt_room/kernel_numba is not a known question. Is it meant to be `argmax`?",
+        "`turn` in misspelt_room/kernel_numba is not a known question. Is it a helper? Then begin its name with `_`.",
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -447,7 +447,7 @@ def test_a_misspelt_method_of_a_single_file_is_noticed():
         def heads(self):
             return 1
 
-    with pytest.warns(UserWarning, match=r"`smpl` in .*Mine answers no question. Is it meant to be `sample`\?"):
+    with pytest.warns(UserWarning, match=r"`smpl` in .*Mine is not a known question. Is it meant to be `sample`\?"):
         structmax.argmax(torch.zeros(2), Mine())
 
 

@@ -353,7 +353,7 @@ def test_errors():
         structmax.perturbed_loss(x, simplex, y, temperature=0.0)
     with pytest.raises(ValueError, match="`temperature` should be > 0"):
         structmax.sparsemap_loss(x, simplex, y, temperature=0.0)
-    with pytest.raises(structmax.Refusal, match="Matching cannot answer `log_partition"):
+    with pytest.raises(structmax.Refusal, match="Matching does not support `log_partition"):
         structmax.crf_loss(torch.zeros(2, 2), structmax.Matching(), torch.eye(2))
 
 

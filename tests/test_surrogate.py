@@ -227,7 +227,7 @@ def test_an_invented_gradient_is_taken_once(estimator):
     x = torch.randn(2, 4, generator=seeded(1), dtype=torch.float64, requires_grad=True)
     z = surrogate(x, structmax.Simplex(), estimator, generator=seeded())
     (gradient,) = torch.autograd.grad((z**2 + z).sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match=r"is invented and has no derivative.*Relaxation\(\)"):
+    with pytest.raises(RuntimeError, match=r"is a surrogate and has no derivative.*Relaxation\(\)"):
         gradient.sum().backward()
 
 
@@ -548,14 +548,14 @@ def test_sums_of_gammas_are_gumbels():
 def test_what_a_structure_cannot_answer_is_refused_at_once():
     x = torch.zeros(3, 3, requires_grad=True)
     wanted = (
-        r"StraightThrough\(backward=Entropy\(temperature=1.0\)\) asks `marginals`, which Matching cannot answer: "
+        r"StraightThrough\(backward=Entropy\(temperature=1.0\)\) needs `marginals`, which Matching does not support: "
         r".*permanent.*\. Try StraightThrough\(Identity\(\)\), Spigot\(\) or ImplicitMLE\(\), "
         r"which ask `argmax` alone\."
     )
     with pytest.raises(structmax.Refusal, match=wanted):
         surrogate(x, structmax.Matching(), StraightThrough(Entropy()))
     for estimator in (SpigotCE(), SpigotEG(), ReinMax(), gumbel_relaxation(), straight_through_gumbel()):
-        with pytest.raises(structmax.Refusal, match="Matching cannot answer"):
+        with pytest.raises(structmax.Refusal, match="Matching does not support"):
             surrogate(x, structmax.Matching(), estimator)
 
 

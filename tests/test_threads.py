@@ -154,7 +154,7 @@ def test_a_process_with_idle_workers_exits():
 
 def test_what_has_no_way_in_from_python_is_refused():
     inner = kernel_numba.compiled()(lambda start, stop: None)
-    with pytest.raises(TypeError, match="is for compiled code alone; make it a @kernel"):
+    with pytest.raises(TypeError, match="is for compiled code only; make it a @kernel"):
         kernel_numba.over_rows(inner, 1, 1)
 
 

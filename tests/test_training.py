@@ -300,7 +300,7 @@ def test_a_full_disk(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(RunError, match=r"a/best.pt should be written, but cannot be: No space left on device."):
+    with pytest.raises(RunError, match=r"a/best.pt could not be written: No space left on device."):
         run(Line, Config(), tmp_path / "a")
     assert not list((tmp_path / "a").glob(".*"))
 
@@ -356,7 +356,7 @@ def test_a_folder_is_held_by_one(tmp_path):
         assert (folder.path / lock.NAME).read_text() == f"process {os.getpid()} on {platform.node()}"
         with pytest.raises(RunError, match=rf"a/b should be used by one run at a time, but process {os.getpid()} on"):
             run(Line, Config(), folder.path)
-        with pytest.raises(RunError, match=r"uses it\. Wait until it ends, or take another --name\."):
+        with pytest.raises(RunError, match=r"uses it\. Wait until it ends, or choose another --name\."):
             folder.clear()
     # nothing was put into it
     assert not (tmp_path / "a").exists()
@@ -418,7 +418,7 @@ def test_a_drive_without_locks(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(lock.fcntl, "flock", flock)
-    words = r"cannot be locked \(No locks available\): begin one run at a time\."
+    words = r"cannot be locked \(No locks available\)\. Start one run at a time\."
     with pytest.warns(UserWarning, match=words), lock.locked(tmp_path):
         pass
 
@@ -452,7 +452,7 @@ def test_as_many_processes_go_on(tmp_path):
     folder = RunFolder(tmp_path / "a")
     state = folder.load("last.pt")
     folder.save("last.pt", state | {"processes": state["processes"] * 2})
-    with pytest.raises(RunError, match="was begun by 2 processes, and should go on with as many, but there are 1"):
+    with pytest.raises(RunError, match="was started by 2 processes and should be resumed by as many, but there are 1"):
         run(Line, Config(), tmp_path / "a")
 
 
@@ -476,10 +476,10 @@ def test_bad_settings(given, said):
 
 
 def test_bad_devices(tmp_path):
-    with pytest.raises(RunError, match="should be auto, cpu, cuda or cuda:1, say, but is 'tpu'"):
+    with pytest.raises(RunError, match="should be auto, cpu or a GPU such as cuda:1, but is 'tpu'"):
         run(Line, Config(device="tpu"), tmp_path / "a")
     if not torch.cuda.is_available():
-        with pytest.raises(RunError, match=r"but is 'cuda', and no GPU is found. Try auto"):
+        with pytest.raises(RunError, match=r"but is 'cuda': it has no GPU. Try auto"):
             run(Line, Config(device="cuda"), tmp_path / "a")
 
 

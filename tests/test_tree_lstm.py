@@ -167,7 +167,7 @@ def test_errors(lstm, inputs, scores):
         lstm(inputs[0, :3], crossing)
     with pytest.raises(ValueError, match="should hold binary trees"):
         lstm(inputs[0, :3], torch.eye(3, dtype=torch.float64))
-    with pytest.raises(ValueError, match=r"have a gradient to get.*detach"):
+    with pytest.raises(ValueError, match=r"require a gradient.*detach"):
         lstm(inputs, structmax.argmax(scores, trees).requires_grad_())
     with pytest.raises(ValueError, match=r"`spans` should have shape .* = \(6, 7, 7\) .* but have \(6, 7, 6\)"):
         lstm(inputs, scores[..., :-1])

@@ -1,1 +1,1 @@
-"""What is built of structures and mappings: soft time warping, sorting, entropic matchings."""
+"""What is built from structures and mappings: soft time warping, sorting, entropic matchings."""

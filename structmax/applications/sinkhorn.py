@@ -25,7 +25,7 @@ from structmax.structures.matching import Matching
 
 
 class EntropicMatching(NamedTuple):
-    """What `sinkhorn` found, and how well, for each instance."""
+    """The result of `sinkhorn`, and how exact it is, for each instance."""
 
     marginals: Tensor
     value: Tensor
@@ -116,22 +116,22 @@ def sinkhorn(
     Rows and columns of μ have the sums that averages of matchings have: 1 on the smaller side (on both, if they are
     equally long), at most 1 elsewhere, with `Matching(partial=True)` at most 1 on both. As the temperature falls, μ
     tends to the best matching; for square scores it is the limit of normalising rows and columns of
-    exp(θ / temperature) in turn. Here it is found by Newton's method, in a few dozen steps also where that would take
-    millions.
+    exp(θ / temperature) alternately. Here it is found by Newton's method, in a few dozen steps even where alternating
+    would take millions.
 
     Args:
         scores: θ (…, N, M), with any leading batch dimensions. −inf forbids a pair.
-        matching: which pairs of lengths, and whether anything may stay single; by default `Matching()`.
+        matching: the lengths, and whether rows and columns may stay unmatched; by default `Matching()`.
         temperature: a number > 0.
-        max_iter: how often the sums of an instance are computed at most.
+        max_iter: how often the sums of an instance are computed, at most.
         tol: by how much a sum may miss 1.
         backend: "auto", "numba" or "reference".
 
     Returns:
         `EntropicMatching` with `marginals` μ, shaped as the scores, and `value`, the maximum, whose gradient is μ: both
         differentiable any number of times, by solving linear equations. Then, for each instance, `iterations`,
-        whether it `converged`, and `error`, the largest violation of a sum; a warning says if some did not. Where no
-        matching exists: zeros, and the value −inf.
+        whether it `converged`, and `error`, the largest violation of a sum; a warning is raised if some did not. Where
+        no matching exists, μ is zeros and the value −inf.
 
     Examples:
         >>> import torch, structmax
@@ -148,7 +148,7 @@ def sinkhorn(
         raise TypeError(f"`matching` should be a Matching, but is {kind}. Try `Matching()`.")
     for name, number in (("temperature", temperature), ("tol", tol)):
         if isinstance(number, Tensor):
-            raise TypeError(f"`{name}` should be a number, but is a tensor: it gets no gradient. Try `float({name})`.")
+            raise TypeError(f"`{name}` should be a number, but is a tensor. It gets no gradient. Try `float({name})`.")
         check.positive(name, number)
     check.whole("max_iter", max_iter, 1)
     problem = Problem.of(scores, matching, backend)

@@ -111,7 +111,7 @@ def _problem(
     if cost is squared_distance and x.shape[-1] != y.shape[-1]:
         raise ValueError(
             f"`x` and `y` should have points of the same size, but have {tuple(x.shape)} and {tuple(y.shape)}. "
-            "A `cost` of your own may compare points of any two sizes."
+            "A custom `cost` can compare points of any two sizes."
         )
     costs = cost(*(_without_padding(series, n) for series, n in zip((x, y), lengths, strict=True)))
     if costs.shape[-2:] != (x.shape[-2], y.shape[-2]):
@@ -121,7 +121,7 @@ def _problem(
 
 
 def _without_padding(series: Tensor, lengths: Tensor | None) -> Tensor:
-    """Zeros past the lengths: what stands there, even NaN, reaches no cost and no gradient."""
+    """Zeros past the lengths: what they hold there, even NaN, reaches no cost and no gradient."""
     if lengths is None:
         return series
     inside = check.prefix(lengths, series[..., 0])
@@ -140,10 +140,10 @@ def soft_dtw(
     cost: Cost = squared_distance,
     backend: str = "auto",
 ) -> Tensor:
-    """The smoothed minimum of the cost of aligning two series; as temperature goes to 0, dynamic time warping itself.
+    """The smoothed minimum of the cost of aligning two series; at temperature → 0, dynamic time warping itself.
 
-    With Ω = Entropy(t) this is −t log Σ over alignments of exp(−cost/t), which may be negative, and is not least where
-    x equals y: `soft_dtw_divergence` is. Twice differentiable in x and y.
+    With Ω = Entropy(t) this is −t log Σ over alignments of exp(−cost/t), which may be negative, and its minimum is
+    not at x = y: that of `soft_dtw_divergence` is. Twice differentiable in x and y.
 
     Args:
         x: series (…, N, D) of N points.
@@ -269,7 +269,7 @@ def soft_dtw_divergence(
 
 
 class Barycentre(NamedTuple):
-    """A series in the middle of others, and how the search for it went."""
+    """A mean of several series, and how the search for it went."""
 
     # (N, D)
     series: Tensor
@@ -277,7 +277,7 @@ class Barycentre(NamedTuple):
     value: Tensor
     # how many steps were taken
     iterations: int
-    # whether the search came to rest before its last step
+    # whether the search converged before its last step
     converged: bool
 
 
@@ -349,7 +349,7 @@ def soft_dtw_barycentre(
         search = torch.optim.LBFGS(
             [z],
             max_iter=max_iter,
-            # as many as the line searches want
+            # as many as the line searches need
             max_eval=100 * max_iter,
             tolerance_grad=tolerance,
             tolerance_change=torch.finfo(z.dtype).eps * tolerance,
@@ -379,7 +379,7 @@ def _mean_series(series: Tensor, weights: Tensor, lengths: Tensor | None) -> Ten
     longest = max(counts)
     if min(counts) < 1:
         raise ValueError(
-            f"`lengths` should be at least 1 for a barycentre, but hold {min(counts)}: leave that series out."
+            f"`lengths` should be at least 1 for a barycentre, but hold {min(counts)}. Try leaving that series out."
         )
     stretched = [
         interpolate(one[:n].T.unsqueeze(0), longest, mode="linear", align_corners=True)[0].T

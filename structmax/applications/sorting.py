@@ -87,8 +87,8 @@ def soft_permutation(
 ) -> Tensor:
     """A doubly stochastic matrix P that nearly sorts: P x is about x in order, and exactly that as temperature falls.
 
-    P = argmax of ⟨ρ, P x⟩ − Ω(P) over doubly stochastic matrices, where ρ = (1, …, n), so the temperature is measured
-    as the values are: neighbours in the order are mixed once they differ by less than about that, whatever n is.
+    P = argmax of ⟨ρ, P x⟩ − Ω(P) over doubly stochastic matrices, where ρ = (1, …, n), so the temperature has the
+    unit of the values: neighbours in the order are mixed if they differ by less than about that, whatever n is.
 
     Args:
         values: x (…, n), finite.
@@ -135,7 +135,7 @@ def soft_rank(
 
     Args:
         values: x (…, n), finite.
-        omega: `SquaredNorm(temperature)` or `Entropy(temperature)`, measured as the values are.
+        omega: `SquaredNorm(temperature)` or `Entropy(temperature)`, in the unit of the values.
         descending: rank 1 for the greatest.
         backend: "auto", "numba" or "reference".
 
@@ -175,7 +175,7 @@ def soft_sort(
 
     Args:
         values: x (…, n), finite.
-        omega: `omega.SquaredNorm(t)`, where 1/t is measured as the values are, or `omega.Entropy(t)`, where t is.
+        omega: `omega.SquaredNorm(t)`, where 1/t has the unit of the values, or `omega.Entropy(t)`, where t has.
         descending: the greatest value first.
         backend: "auto", "numba" or "reference".
 

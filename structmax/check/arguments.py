@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def readable(tensor: Tensor) -> bool:
-    """Whether values may be looked at: on the CPU, outside compilation and function transforms."""
+    """Whether values may be read: on the CPU, outside compilation and function transforms."""
     return (
         not torch.compiler.is_compiling()
         and tensor.device.type == "cpu"
@@ -48,7 +48,7 @@ def whole_numbers(name: str, tensor: object) -> None:
 
 
 def between(name: str, given: Tensor, size: int, what: str) -> None:
-    """Integers between 0 and `size`, where values may be looked at."""
+    """Integers between 0 and `size`, where values may be read."""
     if not readable(given) or not given.numel():
         return
     # A byte could not be compared with a larger size.
@@ -126,7 +126,7 @@ def together(names: str, shape: Sequence[int], other: Sequence[int], hint: str =
 def positive(name: str, value: object, *, above: float = 0.0, or_zero: bool = False, hint: str = "") -> None:
     """A number > `above`, or ≥ 0; for tensors on the CPU, all of them."""
 
-    # Made where it is said: a compiler cannot format a symbol.
+    # Formatted only where it is raised: a compiler cannot format a symbol.
     def wanted() -> str:
         return "≥ 0" if or_zero else f"> {above:g}"
 
@@ -146,7 +146,7 @@ def whole(name: str, value: object, low: int) -> None:
 
 
 def unreserved(kind: str, fields: Iterable[str], reserved: Sequence[str]) -> None:
-    """Fields of a structure, which its functions get as keywords, beside those that a question adds."""
+    """Fields of a structure, which its functions get as keywords, in addition to those of a question."""
     taken = next((name for name in fields if name in reserved), None)
     if taken is not None:
         listed = ", ".join(f"`{name}`" for name in reserved)
@@ -163,13 +163,13 @@ def choice(name: str, value: object, allowed: Sequence[str]) -> None:
 
 
 def no_nan(name: str, tensor: Tensor) -> None:
-    """Reads values, from a GPU too: for those who asked for it."""
+    """Reads values, also from a GPU: only called on request."""
     bad = tensor.isnan()
     if bool(bad.any()):
         at = tuple(bad.nonzero()[0].tolist())
         raise ValueError(
             f"`{name}` should hold no NaN, but holds {int(bad.sum())}, the first at {at}. "
-            "Try torch.autograd.set_detect_anomaly(True) to find where it is born."
+            "Try torch.autograd.set_detect_anomaly(True) to find the operation that makes it."
         )
 
 
@@ -177,7 +177,7 @@ def samples(name: str, parts: Tensor, scores: Tensor) -> None:
     """Parts that broadcast with the scores."""
     if not (broadcasts(parts.shape, scores.shape) or broadcasts(scores.shape, parts.shape)):
         raise ValueError(
-            f"`{name}` should have the scores' shape {tuple(scores.shape)} behind any sample shape, "
+            f"`{name}` should have the scores' shape {tuple(scores.shape)} after any sample dimensions, "
             f"but has {tuple(parts.shape)}. `structure.encode` makes parts from labels."
         )
 

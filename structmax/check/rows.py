@@ -37,7 +37,7 @@ def last(scores: Tensor, dim: int, mask: Tensor | None, lengths: Tensor | None) 
 
 
 def back(moved: Tensor, dim: int) -> Tensor:
-    """The way back: the last dimension to where `dim` was in a tensor of the same rank."""
+    """The inverse: the last dimension to where `dim` was in a tensor of the same rank."""
     return moved if dim == -1 else moved.movedim(-1, dim)
 
 
@@ -86,7 +86,7 @@ def per_row(name: str, value: float | Tensor, moved: Tensor, where: int) -> floa
         if value.shape[0] != heads:
             raise ValueError(
                 f"`{name}` is a vector of {value.shape[0]} numbers: it should have one for each of the {heads} heads "
-                f"of scores (…, H, Q, K), or rows of a matrix. For another layout give it size 1 at `dim`, "
+                f"of scores (…, H, Q, K), or rows of a matrix. For another layout, give it size 1 at `dim`, "
                 f"so that it broadcasts to the scores."
             )
         return rows.expand(batch)
@@ -121,7 +121,7 @@ def per_entry(name: str, value: float | Tensor, scores: Tensor) -> Tensor:
 
 
 def feasible_bounds(lower: Tensor, upper: Tensor, total: Tensor, *, is_budget: bool) -> None:
-    """lower ≤ upper and Σ lower ≤ total ≤ Σ upper. Reads values, from a GPU too: bounds nobody can meet are refused."""
+    """lower ≤ upper and Σ lower ≤ total ≤ Σ upper. Reads values, also from a GPU."""
     if (
         torch.compiler.is_compiling()
         or type(total) is not Tensor

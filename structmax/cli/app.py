@@ -15,7 +15,7 @@ from structmax.cli.speech import console, say, spoken, table
 from structmax.training import RunError, RunFolder
 from structmax.training.distributed import device_of
 
-# in the folder of the only run, or else in the present one
+# in the folder of the run if only one is given, otherwise in the current folder
 CURVES = Path("curves.png")
 
 app = typer.Typer(
@@ -37,25 +37,25 @@ def everywhere(
         bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Structures inside neural networks: train, compare, look."""
+    """Structures inside neural networks: train recipes, compare them and look at the results."""
 
 
 def by_recipe(name: str, help: str, command: Callable[[recipes.Recipe], Any]) -> None:
-    """A command of each recipe, made when it is called: no recipe is imported in vain."""
+    """A command of each recipe, made when it is called, so that only this recipe is imported."""
 
     class Group(TyperGroup):
         def list_commands(self, ctx: Any) -> list[str]:
             return recipes.names()
 
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
-            """Help and completion look at all: one that cannot be had has its reason in place of its help."""
+            """Help and completion look at all recipes: one that cannot be loaded shows the reason as its help."""
             try:
                 return command(recipes.find(cmd_name))
             except RunError as error:
                 return flags.command(cmd_name, str(error), [], lambda ctx, given: None)
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-            """The one that is called: what is wrong with it is an error of usage."""
+            """The command that is called: problems with it are usage errors."""
             try:
                 return args[0], command(recipes.find(args[0])), args[1:]
             except RunError as error:
@@ -69,13 +69,17 @@ def by_recipe(name: str, help: str, command: Callable[[recipes.Recipe], Any]) ->
     app.add_typer(group, name=name, help=help)
 
 
-by_recipe("run", "Train a recipe, or a file of your own (./mine.py); its settings are the flags.", run.command)
-by_recipe("compare", "Train a recipe, or a file of your own, in several settings, with several seeds.", compare.command)
+by_recipe("run", "Train a recipe, or one in a file of your own (./mine.py); its settings are the flags.", run.command)
+by_recipe(
+    "compare",
+    "Train a recipe, or one in a file of your own, in several settings, each with several seeds.",
+    compare.command,
+)
 
 
 @app.command("list")
 def list_recipes() -> None:
-    """The recipes."""
+    """List the recipes."""
     for name in recipes.names():
         say(f"{name:<12}{_about(name)}")
 
@@ -88,7 +92,7 @@ def _about(name: str) -> str:
 
 
 def _runs_of(path: Path) -> list[RunFolder]:
-    """The run of that folder, or all runs of that comparison; or an error of usage."""
+    """The run of that folder, or all runs of that comparison; or a usage error."""
     folder = RunFolder(path)
     if folder.config is not None:
         return [folder]
@@ -102,10 +106,10 @@ def _runs_of(path: Path) -> list[RunFolder]:
 def plot_runs(
     runs: Annotated[list[Path], typer.Argument(help="folders of runs or of comparisons")],
     to: Annotated[
-        Path, typer.Option(help="the picture; by default, curves.png in the folder of the only run")
+        Path, typer.Option(help="file of the picture; by default, curves.png in the run's folder if only one is given")
     ] = CURVES,
 ) -> None:
-    """Learning curves of one run or of several, in one picture."""
+    """Draw the learning curves of one or several runs in one picture."""
     from structmax.plots import curves
 
     folders = [folder for run in runs for folder in _runs_of(run)]
@@ -126,14 +130,14 @@ def plot_runs(
 def rewrite_report(
     path: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a run or of a comparison")],
 ) -> None:
-    """Writes the report anew."""
+    """Write the report of a run or a comparison again."""
     _runs_of(path)
     say(f"The report: {run.reported(RunFolder(path))}")
 
 
 @app.command("info")
 def show_info() -> None:
-    """Versions, devices, which backend answers what, caches, recipes."""
+    """Show versions, devices, which backend each structure uses, caches and recipes."""
     info.show()
 
 
@@ -141,20 +145,20 @@ def show_info() -> None:
 @spoken()
 def compile_ahead(
     structures: Annotated[
-        list[str] | None, typer.Argument(metavar="STRUCTURE", help="LinearChain, …; by default, all of them")
+        list[str] | None, typer.Argument(metavar="STRUCTURE", help="structures such as LinearChain; by default, all")
     ] = None,
-    double: Annotated[bool, typer.Option("--double", help="for float64, in place of float32")] = False,
+    double: Annotated[bool, typer.Option("--double", help="compile for float64 instead of float32")] = False,
 ) -> None:
-    """Compiles kernels ahead, so that no first call waits for them."""
+    """Compile kernels ahead of time, so that first calls do not wait for compilation."""
     warm_up.compile_ahead(structures or [], torch.float64 if double else torch.float32)
 
 
 @app.command("bench")
 def time_questions(
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1")] = "cpu",
-    only: Annotated[str, typer.Option(help="part of a title: rows that have it")] = "",
+    only: Annotated[str, typer.Option(help="show only rows whose title contains this text")] = "",
 ) -> None:
-    """Times the main questions of the main structures on this machine."""
+    """Time the main functions of the main structures on this machine."""
     try:
         place = str(device_of(device))
     except RunError as error:
@@ -165,5 +169,5 @@ def time_questions(
         lines.add_row(row.case.title, row.case.size, f"{row.forward:.3f}", both)
     if not lines.row_count:
         titles = ", ".join(case.title for case in bench.CASES)
-        raise typer.BadParameter(f"--only should be part of one of {titles}, but is {only!r}.")
+        raise typer.BadParameter(f"--only should be contained in one of {titles}, but is {only!r}.")
     console.print(lines)

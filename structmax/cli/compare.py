@@ -32,7 +32,7 @@ def command(recipe: Recipe) -> Any:
         members = comparison.members(config, over, given["seeds"])
         say(f"{len(members)} runs of {recipe.name} in {folder.path}")
         again = "The same command" + " without --overwrite" * given["overwrite"]
-        with folder.locked(), spoken(f"{again} goes on: finished runs are kept."):
+        with folder.locked(), spoken(f"{again} resumes it: finished runs are kept."):
             if given["overwrite"]:
                 for member in members:
                     RunFolder(folder.path / member.name).clear()
@@ -46,13 +46,13 @@ def command(recipe: Recipe) -> Any:
 
     own = [
         flags.flag(
-            "over", list[str], ..., "field=a,b,c: what differs; all for every choice; once for each field", PANEL
+            "over", list[str], ..., "values of one field to compare, field=a,b,c or field=all; may be repeated", PANEL
         ),
-        flags.flag("seeds", int, 3, "runs of each setting, with seeds from 0", PANEL),
-        flags.flag("jobs", int, 1, "runs at a time, each a process", PANEL),
+        flags.flag("seeds", int, 3, "number of runs of each setting, with seeds 0, 1, …", PANEL),
+        flags.flag("jobs", int, 1, "number of runs at the same time, each in a process of its own", PANEL),
     ]
     shared = [flag for flag in flags.of_config(recipe.name, recipe.config) if flag.name != "seed"]
-    about = f"Compares settings of {recipe.name}: the product of all --over, each with several seeds."
+    about = f"Compare settings of {recipe.name}: all combinations of the values of --over, each with several seeds."
     return flags.command(recipe.name, about, [*own, *shared, *flags.of_place("comparison")], act)
 
 
@@ -61,9 +61,11 @@ def _asked(recipe: Recipe, ctx: typer.Context, given: dict[str, Any]) -> tuple[d
         raise typer.BadParameter("compare should be started as one process, not by torchrun. Try --jobs.")
     over = flags.parsed(recipe.config, given["over"])
     if "seed" in over or given["seeds"] < 1 or given["jobs"] < 1:
-        raise typer.BadParameter("--seeds and --jobs should be at least 1, and --seeds says how many seeds there are.")
+        raise typer.BadParameter(
+            "--seeds and --jobs should be at least 1, and seeds should come from --seeds, not --over."
+        )
     if twice := flags.typed(ctx, list(over)):
-        raise typer.BadParameter(f"{', '.join(twice)} should be said once, but is said by a flag and by --over.")
+        raise typer.BadParameter(f"{', '.join(twice)} should be given once, but is given both as a flag and in --over.")
     base = {field.name: given[field.name] for field in fields(recipe.config) if field.name in given}
     for name, values in over.items():
         for value in values:
@@ -75,7 +77,7 @@ def _asked(recipe: Recipe, ctx: typer.Context, given: dict[str, Any]) -> tuple[d
 
 
 def _outcomes(recipe: str, members: Sequence[Member[Any]], folder: Path, jobs: int) -> Iterator[tuple[str, Outcome]]:
-    """Of each member as it ends; a line says so."""
+    """The outcome of each member as it ends; a line is printed for each."""
     ended = _in_turn(recipe, members, folder) if jobs == 1 else _at_once(recipe, members, folder, jobs)
     is_watched = console.is_terminal
     for name, outcome in track(ended, "", len(members), console=console, transient=True, disable=not is_watched):

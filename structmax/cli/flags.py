@@ -16,7 +16,7 @@ from structmax.training.errors import nearest
 
 S = TypeVar("S", bound=Settings)
 SHARED = {field.name for field in fields(Settings)}
-PLACE = "Where it is kept"
+PLACE = "Output folder"
 # what file systems allow
 LONGEST_NAME = 255
 
@@ -54,20 +54,20 @@ def switch(name: str, help: str) -> inspect.Parameter:
 def of_place(what: str) -> list[inspect.Parameter]:
     """Flags of all that writes a folder."""
     return [
-        flag("name", str, "", f"of the {what}'s folder; by default, what differs from the defaults", PLACE),
-        flag("folder", Path, Path("runs"), "that holds all folders", PLACE),
-        switch("overwrite", "begin anew where there is one already"),
+        flag("name", str, "", f"name of the {what}'s folder; by default, the settings not at their defaults", PLACE),
+        flag("folder", Path, Path("runs"), "folder that holds the folders of all runs", PLACE),
+        switch("overwrite", "start again, replacing the run in the folder"),
         switch("open", "show the report in the browser at the end"),
     ]
 
 
 def placed(given: dict[str, Any], recipe: str, default: str) -> RunFolder:
-    """The folder that the flags of `of_place` name; or an error of usage."""
+    """The folder that the flags of `of_place` name; or a usage error."""
     name = given["name"] or default
     if "/" in name or name in (".", "..") or not name.isprintable() or len(name.encode()) > LONGEST_NAME:
         raise typer.BadParameter(
-            f"--name should be one folder's, of at most {LONGEST_NAME} bytes, printable and without a slash, "
-            f"but is {name!r}. Try --folder for where it is kept."
+            f"--name should be the name of one folder, printable, at most {LONGEST_NAME} bytes and without a slash, "
+            f"but is {name!r}. Try --folder to choose where the folder is."
         )
     return RunFolder(given["folder"] / recipe / name)
 
@@ -92,19 +92,19 @@ def command(name: str, help: str, flags: Sequence[inspect.Parameter], act: Calla
     context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
     called.__signature__ = inspect.Signature([context, *flags])  # type: ignore[attr-defined]
     app = typer.Typer(add_completion=False)
-    # the terminal breaks lines anew
+    # the terminal wraps lines again
     app.command(name, help=escape(re.sub(r"(?<=\S)\n(?=\S)", " ", help)))(called)
     return typer.main.get_command(app)
 
 
 def typed(ctx: typer.Context, names: Sequence[str]) -> list[str]:
-    """Those of the names that stood on the command line."""
+    """Those of the names that were given on the command line."""
     sources = {name: ctx.get_parameter_source(name) for name in names}
     return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
 
 
 def build(config: type[S], values: dict[str, Any]) -> S:
-    """A Config for this machine, or an error of usage."""
+    """A Config for this machine, or a usage error."""
     try:
         made = config(**values)
         device_of(made.device)
@@ -125,7 +125,7 @@ def parsed(config: type[Settings], over: Sequence[str]) -> dict[str, list[Any]]:
                 f"--over should be field=a,b,c with one of {', '.join(kinds)}, but is {text!r}.{near}"
             )
         if name in found:
-            raise typer.BadParameter(f"--over {name} should come once, with all its values, but comes again.")
+            raise typer.BadParameter(f"--over {name} should be given once, with all its values, but is given twice.")
         choices = choices_of(kinds[name])
         if listed == "all" and choices:
             found[name] = list(choices.values())

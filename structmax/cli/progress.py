@@ -1,4 +1,4 @@
-"""A run as it goes: a bar that moves and a line for each evaluation; the lines alone where nobody watches."""
+"""The progress of a run: a bar and a line for each evaluation; only the lines if the output is not a terminal."""
 
 import time
 from datetime import timedelta
@@ -13,7 +13,7 @@ REFRESH = 0.1
 
 
 class Bar(Watcher):
-    """Shows the present epoch.
+    """Shows the current epoch.
 
     Args:
         shown: names of the metrics there is room for.
@@ -39,7 +39,7 @@ class Bar(Watcher):
     def begins(self, place: Place, epochs: int) -> None:
         self._epochs = epochs
         if place.step:
-            say(f"Going on after step {place.step}.")
+            say(f"Resuming after step {place.step}.")
 
     def steps(self, place: Place, batches: int, means: dict[str, float]) -> None:
         now = time.perf_counter()

@@ -15,7 +15,7 @@ from structmax.cli.speech import IS_FIRST, console, number, say, spoken, table
 from structmax.recipes import Recipe
 from structmax.training import RunError, RunFolder, Settings, name_of, run
 
-RESUME = "go on with an interrupted run, with the settings it was begun with"
+RESUME = "continue an interrupted run, with the settings it was started with"
 
 
 def command(recipe: Recipe) -> Any:
@@ -37,21 +37,21 @@ def command(recipe: Recipe) -> Any:
 
 
 def begun(recipe: Recipe, ctx: typer.Context, given: dict[str, Any]) -> tuple[Settings, RunFolder]:
-    """The config of the run, and a folder that may have it; or an error of usage."""
+    """The config of the run, and a folder that may have it; or a usage error."""
     names = [field.name for field in fields(recipe.config)]
     config = flags.build(recipe.config, {name: given[name] for name in names})
     folder = flags.placed(given, recipe.name, name_of(config))
     if given["resume"] and given["overwrite"]:
-        raise typer.BadParameter("--resume goes on with a run and --overwrite begins anew: only one can be meant.")
+        raise typer.BadParameter("Only one of --resume (continue) and --overwrite (start again) should be given.")
     if given["resume"]:
         return _stored(recipe, ctx, given, folder, names), folder
-    # the first process answers for all: it may have written the config by now
+    # the first process checks for all: it may have written the config by now
     if IS_FIRST and given["overwrite"]:
         folder.clear()
     elif IS_FIRST and folder.config is not None:
         raise typer.BadParameter(
             f"{folder.path} holds a run already. "
-            "Try --resume to go on with it, --overwrite to begin anew, or another --name."
+            "Try --resume to continue it, --overwrite to start it again, or another --name."
         )
     return config, folder
 
@@ -59,29 +59,31 @@ def begun(recipe: Recipe, ctx: typer.Context, given: dict[str, Any]) -> tuple[Se
 def _stored(recipe: Recipe, ctx: typer.Context, given: dict[str, Any], folder: RunFolder, names: list[str]) -> Settings:
     stored = folder.config
     if stored is None:
-        raise typer.BadParameter(f"--resume needs {folder.path / 'config.json'}, which is not there. Try without.")
+        raise typer.BadParameter(f"--resume needs {folder.path / 'config.json'}, which does not exist. Try without it.")
     path = folder.path / "config.json"
     if unknown := sorted(set(stored) - set(names)):
-        raise typer.BadParameter(f"{path} has {', '.join(unknown)}, unknown to {recipe.name}. Begin another run.")
+        raise typer.BadParameter(
+            f"{path} has {', '.join(unknown)}, which {recipe.name} does not know. Start another run."
+        )
     if missing := sorted(set(names) - set(stored)):
-        raise typer.BadParameter(f"{path} has no {', '.join(missing)}, which {recipe.name} needs. Begin another run.")
+        raise typer.BadParameter(f"{path} has no {', '.join(missing)}, which {recipe.name} needs. Start another run.")
     for name in flags.typed(ctx, names):
         if given[name] != stored[name]:
             raise typer.BadParameter(
-                f"--{name.replace('_', '-')} should be {stored[name]}, as the run in {folder.path} was begun, "
-                f"but is {given[name]}. Leave it out, or begin another run."
+                f"--{name.replace('_', '-')} should be {stored[name]}, as when the run in {folder.path} was started, "
+                f"but is {given[name]}. Leave it out, or start another run."
             )
     try:
         return flags.build(recipe.config, stored)
     except typer.BadParameter as error:
-        raise typer.BadParameter(f"{path}: {error.message} Begin another run.") from None
+        raise typer.BadParameter(f"{path}: {error.message} Start another run.") from None
 
 
 def _how_to_go_on(recipe: Recipe, folder: RunFolder, given: dict[str, Any]) -> str:
     count = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     program = ["torchrun", "--nproc-per-node", str(count), "-m", "structmax"] if count > 1 else ["structmax"]
     place = ["--name", folder.path.name, "--folder", str(given["folder"])]
-    return f"Go on with: {shlex.join([*program, 'run', recipe.source, *place, '--resume'])}"
+    return f"Resume with: {shlex.join([*program, 'run', recipe.source, *place, '--resume'])}"
 
 
 def show(summary: dict[str, Any]) -> None:
@@ -105,13 +107,13 @@ def drawn(folder: RunFolder) -> Path:
 
 
 def reported(folder: RunFolder) -> Path:
-    """The report of a run or of a comparison, written anew."""
+    """The report of a run or of a comparison, written again."""
     from structmax.plots import report
 
     try:
         return report.write(folder.path)
     except OSError as error:
-        reason = f"{folder.path / 'report.html'} should be written, but cannot be: {error.strerror}."
+        reason = f"{folder.path / 'report.html'} could not be written: {error.strerror}."
         raise RunError(reason) from error
     except ValueError as error:
         raise RunError(str(error)) from error

@@ -1,4 +1,4 @@
-"""What the command line says, and the status it ends with. Of several processes, the first alone speaks."""
+"""What the command line prints, and its exit status. Of several processes, only the first prints."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Processes that do one piece of work after the other, each told by a pipe of its own.
+"""Processes that do one piece of work after the other, each controlled by its own pipe.
 
 They share nothing: one that ends, or is ended, holds nothing that another waits for.
 """
@@ -22,7 +22,7 @@ PATIENCE = 0.2
 def each(work: Callable[..., Any], pieces: Sequence[tuple[Any, ...]], count: int) -> Iterator[tuple[int, Any]]:
     """The results of work(*piece) as they come, each with the place of its piece.
 
-    A signal is handed on to the processes: those that train save where they are.
+    A signal is passed on to the processes: those that train save their state.
 
     Args:
         work: a function of a module.
@@ -48,7 +48,7 @@ def each(work: Callable[..., Any], pieces: Sequence[tuple[Any, ...]], count: int
                 try:
                     result = pipe.recv()
                 except EOFError:
-                    reason = f"A process was killed, perhaps for want of memory. Try fewer --jobs than {count}."
+                    reason = f"A process was killed, perhaps because memory ran out. Try fewer --jobs than {count}."
                     raise RunError(reason) from None
                 idle.append(pipe)
                 yield busy.pop(pipe), result
@@ -78,7 +78,7 @@ def _started(count: int) -> Iterator[list[connection.Connection]]:
 
 def _serve(pipe: connection.Connection, threads: int) -> None:
     """Works until the pipe is closed, or a signal ends a run."""
-    # Ctrl-C in a terminal reaches all its processes. Who trains hears it; others are told by the first.
+    # Ctrl-C in a terminal reaches all its processes. A training run handles it; the others are stopped by the first.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(threads)
     try:

@@ -1,7 +1,7 @@
 """Gradients for discrete choices: what `surrogate` and `expect` take as their `estimator`.
 
-One of your own is a subclass of `AbstractChoice`, `AbstractSurrogate` or `AbstractEstimator`: see docs/extending.md.
-`drawn`, `log_probs`, `credited` and `possible` are what it is made of.
+To write your own, subclass `AbstractChoice`, `AbstractSurrogate` or `AbstractEstimator`: see docs/extending.md.
+`drawn`, `log_probs`, `credited` and `possible` help to write it.
 """
 
 from structmax.estimators.baselines import (

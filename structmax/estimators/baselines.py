@@ -1,7 +1,7 @@
 """What a draw's loss is compared with: a good guess of it that does not depend on the draw.
 
-E[b ∇ log p(y)] = 0 for any b that does not know y, so that f(y) − b has the same gradient as f(y), and less variance
-the better b guesses.
+E[b ∇ log p(y)] = 0 for any b that does not depend on y, so f(y) − b gives the same expected gradient as f(y). The
+better b predicts f(y), the lower the variance.
 """
 
 from abc import ABC, abstractmethod
@@ -20,7 +20,7 @@ from structmax.questions.argmax import ZERO
 class AbstractBaseline(ABC):
     """A guess of the losses."""
 
-    # What the structure has to answer beside what draws need.
+    # What the structure must support in addition to what draws need.
     needs: tuple[str, ...] = ()
 
     @abstractmethod
@@ -58,12 +58,12 @@ class SelfCritical(AbstractBaseline):
 
 @dataclass
 class RunningMean(AbstractBaseline):
-    """The mean loss of former batches, one number for all instances; the first batch is compared with 0.
+    """The mean loss of earlier batches, one number for all instances; the first batch is compared with 0.
 
     Args:
         decay: how much of the past is kept at each batch, in [0, 1).
 
-    The state is `mean` and `weight`, tensors once there was a batch.
+    The state is `mean` and `weight`, tensors after the first batch.
     """
 
     decay: float = 0.99
@@ -78,7 +78,7 @@ class RunningMean(AbstractBaseline):
         return self(losses)
 
     def __call__(self, losses: Tensor) -> Tensor:
-        """The mean of former batches; these count from now on."""
+        """The mean of earlier batches; these are then added to it."""
         before = losses.new_tensor(0.0) if self.weight == 0.0 else self.mean / self.weight
         if losses.numel():
             self.mean = self.decay * self.mean + (1 - self.decay) * losses.mean()
@@ -120,7 +120,7 @@ class RunningScale:
     Args:
         decay: how much of the past is kept at each batch, in [0, 1).
 
-    The state is `mean`, `square` and `weight`. The scale is that of former batches: gradients keep their direction.
+    The state is `mean`, `square` and `weight`. The scale is that of earlier batches: gradients keep their direction.
 
     Reference: Mnih & Gregor 2014, https://arxiv.org/abs/1402.0030.
     """

@@ -16,10 +16,10 @@ from structmax.questions.members import members as list_members
 
 @dataclass(frozen=True)
 class Enumerate(AbstractEstimator):
-    """Σ p(y) f(y) over every y in Y: exact, with exact gradients, and the judge of all others.
+    """Σ p(y) f(y) over every y in Y: exact, with exact gradients. Other estimators are compared with it.
 
     f is evaluated on all feasible structures of each instance. Structures are listed by `structure.enumerate`; sets too
-    large for that are refused.
+    large for that raise a `Refusal`.
 
     Examples:
         >>> import torch, structmax

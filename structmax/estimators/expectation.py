@@ -31,13 +31,13 @@ Objective = Callable[[Any, Tensor], Tensor]
 
 @dataclass
 class Evaluations:
-    """f on many structures at once, and how many it was."""
+    """f on many structures at once, and how many there were."""
 
     f: Objective
     count: int = field(default=0, init=False)
 
     def __call__(self, problem: Problem, parts: Tensors, where: Tensor) -> Tensor:
-        """f of parts (K, B, …) where `where` (K, B) is True, asked all at once, and 0 elsewhere: (K, B)."""
+        """f of parts (K, B, …) where `where` (K, B) is True, evaluated all at once, and 0 elsewhere: (K, B)."""
         places = where.nonzero(as_tuple=True)
         asked = len(places[0])
         out = problem.scores[0].new_zeros(where.shape)
@@ -76,7 +76,7 @@ def in_front(tensors: Tensors) -> Tensors:
 def log_probs(problem: Problem, parts: Tensors) -> tuple[Tensor, Tensor]:
     """log p of parts (K, B, …), 0 where it is −inf, and where it is not: (K, B) both.
 
-    Structures' functions return zeros for want of a structure; f is not asked about these.
+    Functions return zeros where there is no structure; f is not evaluated on these.
     """
     log_z = ENTROPY.value(problem)
     values = score(tuple(s.unsqueeze(0) for s in problem.scores), parts, 2)
@@ -103,7 +103,7 @@ class AbstractEstimator(ABC):
     @property
     @abstractmethod
     def needs(self) -> tuple[str, ...]:
-        """What the structure has to answer: names of a room's functions."""
+        """The names of the functions that the structure must have."""
 
     @abstractmethod
     def estimate(self, problem: Problem, f: Evaluations, generator: torch.Generator | None) -> Tensor:
@@ -133,20 +133,20 @@ def expect(
 
     Args:
         f: called once or twice as f(parts, index) with M structures, M in front of the parts of one instance each, and
-            the instance (M,) each belongs to, counted through the flattened batch: what f knows about instances, say
-            `x`, it finds as `x[index]`. Returns (M,). It is evaluated on what is needed and nothing else.
+            the instance (M,) each belongs to, counted through the flattened batch: per-instance data such as
+            `x` is then `x[index]`. Returns (M,). It is evaluated only on the structures that are needed.
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
         structure: the set Y.
         estimator: exact `Enumerate()`; sums over a sparse distribution `SparseTopK(k)`, `SparseSupport()`; unbiased
             draws `ScoreFunction(samples, baseline)`, `SumAndSample(k)`, `SampleWithoutReplacement(samples)`, `Rebar()`,
             `Relax(control)`; `Vimco(samples)` for log-means; or any surrogate, for which f is evaluated at its z.
-        generator: source of chance.
+        generator: random number generator.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:
         An `Expectation`: its `value` has the batch shape, and `.mean().backward()` gives all gradients; `evaluations`
         counts on how many structures f was evaluated. Where nothing is feasible the value is 0; a surrogate's z is
-        zeros there, and f is asked about it.
+        zeros there, and f is evaluated on it.
 
     Examples:
         >>> import torch, structmax
@@ -173,5 +173,5 @@ def expect(
     return Expectation(problem.shaped(value), evaluations.count)
 
 
-# What asks little, for a refusal to name.
+# Estimators that need little, for a refusal to suggest.
 SIMPLE = {"SparseSupport()": ("argmax",), "ScoreFunction()": ("sample", "log_partition")}

@@ -37,7 +37,7 @@ def gumbel_entmax(
         dim: the dimension that sums to 1.
         mask: True where an entry may be used; broadcasts to the scores.
         lengths: how many leading entries of `dim` may be used; broadcasts to the scores without `dim`.
-        generator: source of chance.
+        generator: random number generator.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:
@@ -132,7 +132,7 @@ def gumbel_topk(
         temperature: a number > 0; the draw tends to k ones as it falls.
         hard: return the k-hot argmax of x + G.
         lengths: how many leading items each instance has.
-        generator: source of chance.
+        generator: random number generator.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:

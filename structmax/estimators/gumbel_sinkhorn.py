@@ -36,7 +36,7 @@ def gumbel_sinkhorn(
         noise_scale: a number ≥ 0; 0 is `sinkhorn` itself.
         sample_shape: dimensions of independent samples, put in front.
         hard: return the best matching of θ + noise_scale · G, with the gradient of the relaxed one.
-        generator: source of chance.
+        generator: random number generator.
         backend: "auto", "numba" or "reference".
 
     Returns:

@@ -20,8 +20,8 @@ class ImplicitMLE(AbstractChoice):
     the scores one more batch dimension, `scores.expand(S, …)`.
 
     Args:
-        step: λ, > 0. Small ones leave the best structure as it is, and the gradient 0; large ones point to the
-            structure that the cotangent likes best.
+        step: λ, > 0. Small steps leave the best structure unchanged, and the gradient is 0; large ones
+            point to the structure that the cotangent prefers.
         samples: how many draws of ε, ≥ 1.
         noise: the distribution of ε: `Gumbel()`, `Logistic()`, `Normal()`, or `SumOfGamma(k)` for k parts.
         temperature: how strong the noise is, > 0.

@@ -18,7 +18,7 @@ class BlackboxInterpolation(AbstractChoice):
     The paper minimises costs w = −θ; there it reads ∂L/∂w = −(z(w) − z(w + step · g)) / step.
 
     Args:
-        step: λ, > 0: from faithful and mostly 0, to smooth.
+        step: λ, > 0. Small steps are faithful but mostly give 0; large ones are smoother.
 
     Examples:
         >>> import torch, structmax

@@ -100,7 +100,7 @@ def perturbed_value(
         samples: how many draws of ε, ≥ 1.
         temperature: t, how strong the noise is, > 0.
         noise: the distribution of ε: `Normal()`, `Gumbel()` or `Logistic()`.
-        generator: source of chance.
+        generator: random number generator.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:

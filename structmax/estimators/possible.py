@@ -1,4 +1,4 @@
-"""What the estimators ask of a problem beside the public questions."""
+"""What the estimators need of a problem in addition to the public questions."""
 
 import torch
 
@@ -12,7 +12,7 @@ from structmax.questions.argmax import ZERO
 def possible(problem: Problem) -> Tensors:
     """False for padding and for forbidden parts, which no structure has: bools in the shape of the scores.
 
-    A structure of your own that tells neither `exists` nor `max_marginals` is taken to have no padding.
+    A structure that defines neither `exists` nor `max_marginals` is taken to have no padding.
     """
     allowed = tuple(~s.isneginf() for s in problem.scores)
     exists = problem.exists()
@@ -35,7 +35,7 @@ def best_of_each(problem: Problem, many: Tensors) -> Tensors:
 
 
 def refuse(problem: Problem, estimator: object, needs: tuple[str, ...], others: dict[str, tuple[str, ...]]) -> None:
-    """Says at once what would fail in the middle of a backward pass, and which of `others` would work."""
+    """Raises early what would fail during a backward pass, and says which of `others` would work."""
     missing = next((name for name in needs if not problem.answers(name)), None)
     if missing is None:
         return
@@ -45,5 +45,5 @@ def refuse(problem: Problem, estimator: object, needs: tuple[str, ...], others: 
     able = [name for name, asks in others.items() if all(map(problem.answers, asks))]
     instead = f" Try {' or '.join(able)}." if able else ""
     raise backends.Refusal(
-        f"{estimator!r} asks `{missing}`, which {structure.__name__} cannot answer: {why.rstrip('.')}.{instead}"
+        f"{estimator!r} needs `{missing}`, which {structure.__name__} does not support: {why.rstrip('.')}.{instead}"
     )

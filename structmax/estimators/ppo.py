@@ -16,7 +16,7 @@ from structmax.questions.entropy import log_prob
 
 
 class Rollout(NamedTuple):
-    """Draws, and what is remembered of them; nothing has a gradient. `feasible` is False where there was nothing."""
+    """Draws and their losses, without gradients. `feasible` is False where there was no structure to draw."""
 
     # fields and shapes of the scores with S in front
     parts: Any
@@ -89,11 +89,11 @@ class PPO:
         return Rollout(parts, *numbers)
 
     def loss(self, scores: Scores, structure: AbstractStructure, rollout: Rollout, *, backend: str = "auto") -> Tensor:
-        """The clipped objective of each instance at the present scores: the batch shape."""
+        """The clipped objective of each instance at the current scores: the batch shape."""
         log_p = log_prob(scores, structure, rollout.parts, backend=backend).masked_fill(~rollout.feasible, 0.0)
         return self.surrogate(log_p, rollout.log_probs, -rollout.credit).mean(0)
 
     def surrogate(self, log_probs: Tensor, old_log_probs: Tensor, advantage: Tensor) -> Tensor:
-        """−min(r a, clamp(r) a) for draws of your own; an advantage is good, a loss bad. Any one shape."""
+        """−min(r a, clamp(r) a) for your own draws: advantages are maximised. All tensors have one shape."""
         ratio = (log_probs - old_log_probs).exp()
         return -torch.minimum(ratio * advantage, ratio.clamp(1 - self.clip, 1 + self.clip) * advantage)

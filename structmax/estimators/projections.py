@@ -24,7 +24,7 @@ class AbstractProjection(ABC):
 
 @dataclass(frozen=True)
 class Polytope(AbstractProjection):
-    """conv(Y) itself, exactly, by `sparse_marginals` or, where a room does not project, `sparsemap`."""
+    """conv(Y) itself, exactly, by `sparse_marginals` or, without a direct projection, `sparsemap`."""
 
     def shift(self, problem: Problem, point: Tensors, move: Tensors) -> Tensors:
         # all parts counted, whatever the structure regularises, but for those that it cannot: these have their linear
@@ -74,7 +74,7 @@ def _of_the_same_sum(problem: Problem, point: Tensors, move: Tensors) -> Tensors
     vector, mask = flat(point), flat(possible(problem))
     total = vector.sum(-1, keepdim=True)
     empty = total == 0
-    # What has no parts keeps none; for it any set does.
+    # An instance without parts stays without, whatever the set.
     wish = vector - flat(move)
     nearest = budget(wish, torch.where(empty, 1.0, total), mask=mask | empty, backend=problem.backend)
     return unflat((vector - nearest).masked_fill(empty, 0.0), point)

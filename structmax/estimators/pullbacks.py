@@ -19,7 +19,7 @@ class Pullback(Protocol):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What the structure has to answer: names of its functions."""
+        """The names of the functions that the structure must have."""
 
     def pullback(self, problem: Problem, d_z: Tensors, /) -> Tensors:
         """∂L/∂θ for ∂L/∂z."""
@@ -39,7 +39,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class RowSoftmax:
-    """Softmax of the scores along `dim`, each row a choice by itself and the structure forgotten.
+    """Softmax of the scores along `dim`, each row on its own, ignoring the structure.
 
     On the Simplex it is `omega.Entropy()`. For arcs (…, N+1, N+1) and dim = −2 every word chooses a head; for
     alignments (…, N, M) and dim = −1 every row a column. Structures with several part tensors have no such rows.

@@ -1,6 +1,6 @@
 """Draws with a relaxed twin: the part of the gradient a relaxation explains is taken along it.
 
-y = argmax⟨z, ·⟩ with z = θ + ε is an exact draw. With z' drawn anew given y, and μ(z / t) a relaxed y,
+y = argmax⟨z, ·⟩ with z = θ + ε is an exact draw. With z' drawn again given y, and μ(z / t) a relaxed y,
 
     ∇θ = (f(y) − η f(μ(z'/t))) ∇ log p(y) + η ∇ f(μ(z/t)) − η ∇ f(μ(z'/t))
 
@@ -78,12 +78,12 @@ def twins(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A draw y (B, n), its log p and whether there is one (1, B), and two relaxations of it (2, B, n).
 
-    The first relaxation is of the noise that drew y, the second of noise drawn anew given y.
+    The first relaxation is of the noise that drew y, the second of noise drawn again given y.
     """
     structure = problem.structure
     if type(structure) not in NOISE:
         raise Refusal(
-            f"{estimator!r} needs noise whose argmax is an exact draw, and is known for Simplex and Bits, not for "
+            f"{estimator!r} needs noise whose argmax is an exact sample. It is known for Simplex and Bits, but not for "
             f"{type(structure).__name__}. Try ScoreFunction() or SampleWithoutReplacement()."
         )
     noisy, again = NOISE[type(structure)]

@@ -9,7 +9,7 @@ mean, and E over z′ of (z − z′)(z − z′)ᵀ is H + (z − μ)(z − μ)
 
     ∇E f(z) ≈ ½ E[ H g + (z − μ)⟨z − μ, g⟩ ]          g = ∇f(z)
 
-On the simplex H = diag(μ) − μμᵀ and it is the estimator of the paper; nothing in it asks for the simplex.
+On the simplex H = diag(μ) − μμᵀ and it is the estimator of the paper; nothing in it requires the simplex.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A relaxed z with its true gradient: structured attention, and its noisy form."""
+"""A relaxed z with its exact gradient: structured attention, and its noisy form."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from structmax.problem import Problem
 
 @dataclass(frozen=True)
 class Relaxation(AbstractSurrogate):
-    """z is a point inside conv(Y), and its gradient is true: L(E[z]) in place of E[L(z)].
+    """z is a point inside conv(Y), and its gradient is exact: L(E[z]) in place of E[L(z)].
 
     Args:
         omega: any Ω of `structmax.omega`, such as `Entropy(t)` or `SquaredNorm(t)`, or `RowSoftmax(dim)`.

@@ -1,4 +1,4 @@
-"""Exact expectations under a sparse distribution: f is evaluated where the probability is not 0, and nowhere else."""
+"""Exact expectations under a sparse distribution: f is evaluated only where the probability is not 0."""
 
 import math
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class SparseSupport(AbstractEstimator):
     """Σ q(y) f(y) with q the distribution of `sparsemap` over few structures. Deterministic.
 
     On the Simplex q = sparsemax(θ / temperature). The support has at most as many structures as an instance has parts,
-    and one; it needs nothing but best structures.
+    and one; it only needs best structures.
 
     Args:
         temperature: a number > 0; fewer structures as it falls.
@@ -92,5 +92,5 @@ class SparseSupport(AbstractEstimator):
         found = SquaredNorm(self.temperature).distribution(problem)
         q = found.probabilities.movedim(1, 0)
         structures = unflat(members_of(found.lists, problem.scores), problem.scores)
-        # An instance with NaN among its scores has no support to say so.
+        # An instance with NaN among its scores has no support that could show it.
         return (q * f(problem, in_front(structures), q > 0)).sum(0).masked_fill(found.value.isnan(), math.nan)

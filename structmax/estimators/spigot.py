@@ -9,7 +9,7 @@ guess, the step, and the intermediate loss, whose gradient is guess − target:
     SpigotEG  guess μ = marginals(θ)  target marginals(θ − η g), an exponentiated gradient step, which needs no
               projection:                                                            ∂L/∂θ = μ(θ) − μ(θ − η g)
 
-Gradients are small beside the 0 and 1 of z, so the differences are taken in float64.
+Gradients are small compared with the 0 and 1 of z, so the differences are taken in float64.
 """
 
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class Spigot(AbstractSpigot):
     """z = argmax⟨θ, y⟩ forward; ∂L/∂θ = z − Proj(z − step · g): towards a target that could be a structure.
 
     Onto the whole space it is `StraightThrough(Identity())`, times the step. With more steps the target moves on along
-    the same cotangent, the one at z: those at other points would take the network behind z.
+    the same cotangent, the one at z: those at other points would need the network behind z.
 
     Args:
         step: η, > 0.

@@ -1,8 +1,8 @@
-"""A discrete choice forward, an invented gradient backward.
+"""A discrete choice in the forward pass, a surrogate gradient in the backward pass.
 
-argmax is piecewise constant: its true gradient is zero or nothing. A surrogate chooses z as it would without gradients,
+argmax is piecewise constant: its true gradient is 0 or undefined. A surrogate chooses z as it would without gradients,
 by the public `argmax` or `sample`, and turns the cotangent g = ∂L/∂z into a direction for the scores by a rule of its
-own. One autograd Function serves all of them. Methods whose z is itself relaxed have true gradients and need no rule.
+own. One autograd Function serves all of them. Methods whose z is itself relaxed have exact gradients and need no rule.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ class AbstractSurrogate(ABC):
     @property
     @abstractmethod
     def needs(self) -> tuple[str, ...]:
-        """What the structure has to answer: names of a room's functions."""
+        """The names of the functions that the structure must have."""
 
     @abstractmethod
     def output(self, problem: Problem, generator: torch.Generator | None) -> Tensors:
@@ -36,11 +36,11 @@ class AbstractSurrogate(ABC):
 
 
 class AbstractChoice(AbstractSurrogate):
-    """A surrogate whose gradient is invented."""
+    """A surrogate whose gradient is given by a rule, not by the derivative of z."""
 
     @abstractmethod
     def choose(self, problem: Problem, generator: torch.Generator | None) -> tuple[Tensors, Tensors]:
-        """z, and tensors the pullback wants, which carry the batch in front like all others."""
+        """z, and the tensors that the pullback needs, with the batch dimension first."""
 
     @abstractmethod
     def pullback(self, problem: Problem, z: Tensors, saved: Tensors, d_z: Tensors) -> Tensors:
@@ -77,7 +77,7 @@ class Choice(Function):
 
 
 class Final(Function):
-    """Gradients as they are, which depend on scores and cotangents in a way that has no derivative of its own."""
+    """Passes gradients on. They depend on scores and cotangents in a way that has no derivative."""
 
     @staticmethod
     def forward(name: str, count: int, *tensors: Tensor) -> Tensors:
@@ -90,8 +90,8 @@ class Final(Function):
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
         raise RuntimeError(
-            f"The gradient of {ctx.name} is invented and has no derivative: it can be taken once. For second "
-            "derivatives try Relaxation(), whose gradients are true."
+            f"The gradient of {ctx.name} is a surrogate and has no derivative: it can be taken once. For second "
+            "derivatives try Relaxation(), whose gradients are exact."
         )
 
 
@@ -109,20 +109,20 @@ def surrogate(
 ) -> Any:
     """A structure z that a network can use, with a gradient for the scores it was chosen by.
 
-    Forward it is `argmax`, `sample` or a relaxation of them, as the estimator says; backward it turns ∂L/∂z into
+    Forward, z is `argmax`, `sample` or a relaxation of them, as the estimator says. Backward, ∂L/∂z is turned into
     ∂L/∂θ. The gradient is biased, cheap, and needs one evaluation of L; `expect` has unbiased ones.
 
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
         structure: the set Y.
         estimator: of `structmax.estimators`: `StraightThrough`, `Spigot`, `SpigotCE`, `SpigotEG`, `PerturbAndMAP`,
-            `ReinMax`, `ImplicitMLE`, `BlackboxInterpolation`, `Perturbed`; with true gradients `Relaxation`.
-        generator: source of chance.
+            `ReinMax`, `ImplicitMLE`, `BlackboxInterpolation`, `Perturbed`; with exact gradients `Relaxation`.
+        generator: random number generator.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:
-        z: fields, shapes and dtype of the scores; zeros where nothing is feasible. Differentiable once, where the
-        gradient is invented; padding and forbidden parts get exactly 0.
+        z: fields, shapes and dtype of the scores; zeros where nothing is feasible. Differentiable once, unless the
+        gradient is exact; padding and forbidden parts get exactly 0.
 
     Examples:
         >>> import torch, structmax
@@ -148,7 +148,7 @@ def chosen(problem: Problem, estimator: AbstractSurrogate, generator: torch.Gene
     return estimator.output(problem, generator)
 
 
-# What asks little, for a refusal to name.
+# Estimators that need little, for a refusal to suggest.
 SIMPLE: dict[str, tuple[str, ...]] = {
     "StraightThrough(Identity()), Spigot() or ImplicitMLE(), which ask `argmax` alone": ("argmax",)
 }

@@ -1,14 +1,14 @@
 """Draws without replacement, each of another structure, weighed so that their order does not matter.
 
-With S the set of k draws and P the chance of orders given S, the expectation of f at the first draw, given S, is
+With S the set of k draws and P the probability of orders given S, the expectation of f at the first draw, given S, is
 
     e(S) = Σ over s in S of w(s) f(s)          w(s) = P(first = s | S)
 
-and so unbiased, with less variance than the first draw alone. A draw is compared with what the others say,
+and so unbiased, with less variance than the first draw alone. A draw is compared with an estimate from the others,
 
     b(s) = p(s) f(s) + (1 − p(s)) Σ over s' ≠ s of P(second = s' | first = s, S) f(s')
 
-All these chances come from G(A), the probability that S is completed when the draws A ⊆ S are made:
+All these probabilities come from G(A), the probability that S is completed when the draws A ⊆ S are made:
 
     G(S) = 1          G(A) = Σ over a in S∖A of p(a) / (1 − p(A)) · G(A ∪ a)
     P(first = s, S) = p(s) G(s)          P(first = s, second = s', S) = p(s) p(s') / (1 − p(s)) · G(s, s')
@@ -55,7 +55,7 @@ class SampleWithoutReplacement(AbstractEstimator):
     def __post_init__(self) -> None:
         check.whole("samples", self.samples, 1)
         if self.samples > MOST:
-            raise ValueError(f"`samples` should be at most {MOST}, for 2ᵏ sets are visited, but is {self.samples}.")
+            raise ValueError(f"`samples` should be at most {MOST}, since 2ᵏ sets are visited, but is {self.samples}.")
 
     @property
     def unbiased(self) -> bool:
@@ -78,15 +78,15 @@ class SampleWithoutReplacement(AbstractEstimator):
 
 
 def order_chances(p: Tensor) -> tuple[Tensor, Tensor]:
-    """For probabilities p (k, batch) of a set S of draws, 0 where there was none to draw: the chances of orders.
+    """For probabilities p (k, batch) of a set S of draws, 0 where there was none to draw: those of orders.
 
     Returns P(first = s | S), (k, batch), and (1 − p(s)) P(second = t | first = s, S), (k, k, batch).
     """
     k, batch = len(p), p.shape[1:]
     p = p.reshape(k, -1)
-    # Who finds no more to draw has drawn everything.
+    # An instance with nothing left to draw has drawn everything.
     rest = (1.0 - p.sum(0)).clamp_min(0.0).where((p > 0).all(0), 0.0)
-    # What was not there comes last: a mass so small leaves all other chances as they are.
+    # Missing draws come last: so small a mass does not change the other probabilities.
     p = p.clamp_min(1e-300)
     draws, sets = torch.arange(k, device=p.device), torch.arange(2**k, device=p.device)
     # (2ᵏ, k): whether a draw is outside a set

@@ -30,8 +30,8 @@ class FactorGraph(AbstractRelaxation):
     """Binary variables under constraints that hold together: logic, couplings, and whole structures.
 
     The set of its members is the intersection of its factors; its relaxation, on which `sparsemap` works, is the
-    intersection of their convex hulls (the local polytope). Described once, it serves every batch of scores. Scores
-    and parts are dictionaries of tensors (…, *shape) by the names of its variables; batch dimensions broadcast.
+    intersection of their convex hulls (the local polytope). Described once, it can be used with every batch of
+    scores. Scores and parts are dictionaries of tensors (…, *shape) by the names of its variables; batches broadcast.
 
     Args:
         items: factors, and variables that are in none.
@@ -74,10 +74,10 @@ class FactorGraph(AbstractRelaxation):
     def masked(self, mask: Mapping[str, Tensor]) -> FactorGraph:
         """The same graph, with some variables left out: padding.
 
-        They are 0, whatever their scores are, and a factor all of whose variables are left out says nothing.
+        They are 0, whatever their scores are, and a factor all of whose variables are left out has no effect.
 
         Args:
-            mask: by name, True where a variable is there, broadcast to its scores. Names that are not given are there.
+            mask: by name, True where a variable is present, broadcast to its scores. Other names are present.
 
         Examples:
             >>> import torch, structmax
@@ -260,7 +260,7 @@ class FactorGraph(AbstractRelaxation):
             given |= {name: _completed(self, given | blank)[name] for name in absent}
         return self.parts(self.tensors(given))
 
-    # ---------------------------------------------------------------- what it says beside the questions
+    # ---------------------------------------------------------------- beyond the questions
 
     def search(
         self,
@@ -270,17 +270,17 @@ class FactorGraph(AbstractRelaxation):
         max_iter: int = 1000,
         max_nodes: int = 1000,
     ) -> Best:
-        """A best structure, as `argmax` finds it, with what is known about it: 0/1 variables that satisfy all factors.
+        """A best structure, as `argmax` finds it, with bounds on its score: 0/1 variables that satisfy all factors.
 
-        The linear relaxation is solved first; where its answer is 0/1, as for many graphs it mostly is, that is a best
-        structure. Elsewhere a search by branching on fractional variables ends with the first structure it finds, or
+        The linear relaxation is solved first. If its solution is 0/1, as it is for many graphs, that is a best
+        structure. Otherwise a search by branching on fractional variables ends with the first structure it finds, or
         goes on until the best one is certain. Piecewise constant: no gradient.
 
         Args:
             scores: θ by name, each (…, *shape); leading batch dimensions broadcast. −inf forbids: the variable is 0.
             exact: whether to search on until it is certain that no structure is better.
             max_iter: steps at most for one quadratic program.
-            max_nodes: how many relaxations may be solved for one instance. Beyond, `exact` says False.
+            max_nodes: how many relaxations may be solved for one instance. Beyond that, `exact` is False.
 
         Returns:
             A `Best`.
@@ -302,7 +302,7 @@ class FactorGraph(AbstractRelaxation):
             return _uncompiled(self, scores, exact, max_iter, max_nodes)
         if torch._C._are_functorch_transforms_active():
             raise Refusal(
-                "FactorGraph.search cannot be asked inside a transform of torch.func, such as vmap or grad. Try "
+                "FactorGraph.search cannot be called inside a transform of torch.func, such as vmap or grad. Try "
                 "`argmax`, or leading batch dimensions of the scores."
             )
         return _searched(self, scores, exact, max_iter, max_nodes)
@@ -363,7 +363,7 @@ def _searched(graph: FactorGraph, scores: Mapping[str, Tensor], exact: bool, max
 # The decorator loads the compiler when what it decorates is called.
 @torch._disable_dynamo
 def _uncompiled(*arguments: Any) -> Best:
-    """Compiled code leaves off here: how long it takes depends on values."""
+    """torch.compile breaks the graph here, since the number of steps depends on values."""
     return _searched(*arguments)
 
 

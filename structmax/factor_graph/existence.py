@@ -67,7 +67,7 @@ def _index(layout: Layout) -> Index:
 
 
 def speaking(layout: Layout, mask: Tensor) -> Tensor:
-    """Which factors have a variable that is present, for a mask (…, n): (…, F). The others say nothing."""
+    """Which factors have a variable that is present, for a mask (…, n): (…, F). The others have no effect."""
     index = layout.remembered("existence", _index)
     there = mask[..., index.variable].to(torch.int64)
     none = there.new_zeros((*there.shape[:-1], len(layout.arrays.kind)))

@@ -99,7 +99,7 @@ class Faces:
 
     @staticmethod
     def unpacked(layout: Layout, whole: Tensor, real: Tensor) -> Faces:
-        """The way back."""
+        """The inverse."""
         arrays, room = layout.arrays, layout.table_room
         B, F, E, n, T = (
             len(whole),

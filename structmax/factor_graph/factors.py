@@ -301,7 +301,7 @@ class Factor(AbstractFactor):
             raise TypeError(f"Factor should have a structure first, but got a {kind}.")
         if isinstance(structure, AbstractRelaxation):
             raise TypeError(
-                f"Factor should have a structure that knows its convex hull, but {type(structure).__name__} knows a "
+                f"Factor should have a structure whose convex hull is known, but {type(structure).__name__} only has a "
                 "relaxation of it. Try giving the factors of both graphs to one FactorGraph."
             )
         super().__init__(*over)
@@ -309,10 +309,10 @@ class Factor(AbstractFactor):
         most = len(structure.names)
         if len(over) > most:
             raise ValueError(
-                f"{type(structure).__name__} has {most} part tensors at most, but Factor got variables for {len(over)}."
+                f"{type(structure).__name__} has {most} part tensors at most, but Factor has variables for {len(over)}."
             )
         if all(one.of.free for one in self.over):
-            raise ValueError("Factor should have variables that are not free: what it says of the others.")
+            raise ValueError("Factor should have at least one variable that is not free, but all are free.")
         fields = [name for name in structure.per_instance if getattr(structure, name) is not None]
         if not any(structure.field_batch_dim(name) for name in fields):
             structure.check(structure.parts(tuple(torch.zeros(one.shape) for one in self.over)))

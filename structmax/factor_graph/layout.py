@@ -98,7 +98,7 @@ class TableRoom(NamedTuple):
 class Layout:
     """Names in the order in which their entries stand in flat vectors: n variables, and m free scores.
 
-    The functions that answer for a graph get numbers and tensors alone, so each layout has a number to be found by.
+    The functions of a graph receive only numbers and tensors, so each layout is identified by a number.
     """
 
     bound: dict[str, Variables]
@@ -123,7 +123,7 @@ class Layout:
         return _layouts[int(number)]
 
     def remembered(self, name: str, make: Callable[[Layout], T]) -> T:
-        """What somebody makes of a layout once."""
+        """A value computed from a layout once, and kept."""
         if name not in self.notes:
             with outside_transforms():
                 self.notes[name] = make(self)
@@ -162,7 +162,7 @@ class Layout:
         return flat(tensors[:count]), flat(tensors[count:])
 
     def split(self, bound: Tensor, free: Tensor) -> tuple[Tensor, ...]:
-        """The way back; leading dimensions stay as they are."""
+        """The inverse; leading dimensions stay as they are."""
         return tuple(
             flat[..., place].reshape(*flat.shape[:-1], *names[name].shape)
             for names, flat in ((self.bound, bound), (self.free, free))

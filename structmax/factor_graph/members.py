@@ -11,7 +11,7 @@ import torch
 from structmax.contract import AbstractStructure
 from structmax.factor_graph.layout import KINDS, Layout, Outside
 
-# Of a variable that no factor has spoken of yet.
+# Of a variable that no factor has constrained yet.
 OPEN = -1.0
 
 
@@ -23,7 +23,7 @@ def members(
     Args:
         layout: the graph.
         present: (n,), the variables that are not left out.
-        speaks: (F,), the factors that say something.
+        speaks: (F,), the factors that have an effect.
         structures: those among the factors, for this instance.
     """
     n, m = len(present), sum(variables.size for variables in layout.free.values())
@@ -44,7 +44,7 @@ def members(
 def _joined(
     every: np.ndarray, values: np.ndarray, index: np.ndarray, own: np.ndarray, places: np.ndarray
 ) -> np.ndarray:
-    """Rows of both that say the same of the variables `index`."""
+    """Rows of both that agree on the variables `index`."""
     known = every[:, None, index]
     row, member = np.nonzero(((known == OPEN) | (known == values)).all(-1))
     out = every[row]

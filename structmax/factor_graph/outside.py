@@ -52,7 +52,7 @@ class Support:
         return tuple(p.reshape(len(own), *shape) for p, shape in zip(pieces, self.outside.shapes, strict=True))
 
     def _entries(self, tensors: tuple[Tensor, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """The way back."""
+        """The inverse."""
         flat = torch.cat([tensor.flatten(1) for tensor in tensors], 1).numpy()
         return flat[:, self.own], flat[:, self.others]
 

@@ -27,14 +27,14 @@ ROUNDED, POLISHES = 1e-13, 4
 
 @dataclass(frozen=True)
 class Program:
-    """What is asked, flat. An entry of low and high (B, n) holds a variable where both are equal."""
+    """The problem, flat. An entry of low and high (B, n) holds a variable where both are equal."""
 
     # scores of the variables (B, n), and of the factors' own parts (B, m)
     theta: np.ndarray
     phi: np.ndarray
     low: np.ndarray
     high: np.ndarray
-    # factors that say nothing: (B, F)
+    # factors without an effect: (B, F)
     vacuous: np.ndarray
     # which instance each row is (B,), and the structures among the factors, with an entry for each instance
     instance: np.ndarray
@@ -206,7 +206,7 @@ class Solver:
         self._find_faces(np.flatnonzero(self.status != INFEASIBLE))
 
     def _refute(self, rows: np.ndarray) -> None:
-        """Looks whether nothing satisfies all factors at once.
+        """Checks whether nothing satisfies all factors at once.
 
         Where nothing does, the copies stay apart, and multipliers grow along x − u for ever, while the bound falls. Far
         enough along it falls below the value of anything.

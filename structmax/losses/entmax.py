@@ -126,7 +126,7 @@ def entmax_loss(
 ) -> Tensor:
     """The α-entmax loss Ω*_α(x) + Ω_α(y) − ⟨x, y⟩; gradient entmax(x) − y. Cross-entropy at α = 1, sparsemax at 2.
 
-    Zero as soon as the target's score leads by 1/(α−1): unlike cross-entropy it can be reached.
+    Zero as soon as the target's score leads by 1/(α−1): unlike cross-entropy, the loss reaches zero.
 
     Args:
         scores: x, (…, n) or any shape with classes along `dim`. −inf forbids a class.
@@ -135,7 +135,7 @@ def entmax_loss(
         alpha: a number > 0.
         dim: the dimension of the classes.
         weight: (n,) weights of the classes.
-        ignore_index: integer targets of this value count nothing and get no gradient.
+        ignore_index: integer targets of this value are ignored and get no gradient.
         reduction: "mean" (weighted, as in `cross_entropy`), "sum" or "none".
         label_smoothing: share of the target spread evenly over the classes.
         backend: "auto", "numba", "triton" or "reference".
@@ -190,7 +190,7 @@ def sparsemax_loss(
         target: as in `entmax_loss`.
         dim: the dimension of the classes.
         weight: (n,) weights of the classes.
-        ignore_index: integer targets of this value count nothing and get no gradient.
+        ignore_index: integer targets of this value are ignored and get no gradient.
         reduction: "mean", "sum" or "none".
         label_smoothing: share of the target spread evenly over the classes.
         backend: "auto", "numba", "triton" or "reference".
@@ -233,7 +233,7 @@ def entmax15_loss(
         target: as in `entmax_loss`.
         dim: the dimension of the classes.
         weight: (n,) weights of the classes.
-        ignore_index: integer targets of this value count nothing and get no gradient.
+        ignore_index: integer targets of this value are ignored and get no gradient.
         reduction: "mean", "sum" or "none".
         label_smoothing: share of the target spread evenly over the classes.
         backend: "auto", "numba", "triton" or "reference".
@@ -276,7 +276,7 @@ def normmax_loss(
         alpha: the order of the norm, a number > 1.
         dim: the dimension of the classes.
         weight: (n,) weights of the classes.
-        ignore_index: integer targets of this value count nothing and get no gradient.
+        ignore_index: integer targets of this value are ignored and get no gradient.
         reduction: "mean", "sum" or "none".
         label_smoothing: share of the target spread evenly over the classes.
         backend: "auto" or "reference".
@@ -292,7 +292,7 @@ def normmax_loss(
         x = widened(x).masked_fill((index == IGNORED).unsqueeze(-1), 0.0)
         ahead = normmax_value(x, alpha, backend)
         chosen = x.gather(-1, index.clamp_min(0).unsqueeze(-1)).squeeze(-1)
-        # A forbidden target costs +inf, in a row that has nothing else too.
+        # A forbidden target costs +inf, also in a row without other entries.
         loss = torch.where(ahead == -torch.inf, torch.inf, ahead - chosen)
         return torch.where(index == IGNORED, 0.0, torch.where(index == NOTHING, ahead, loss))
 

@@ -3,7 +3,7 @@
     L(θ, y) = Ω*(θ) + Ω(y) − ⟨θ, y⟩          ∇L = μ̂(θ) − y          Ω*(θ) = max over μ in conv(Y) of ⟨θ, μ⟩ − Ω(μ)
 
 It is convex in θ, never negative, and 0 exactly where the point μ̂(θ) is the target. A cost linear in the parts,
-cost(z) = ⟨c, z − y⟩, turns it into a margin loss by nothing but a shift of the scores:
+cost(z) = ⟨c, z − y⟩, turns it into a margin loss by a shift of the scores:
 
     max over μ of ⟨θ, μ⟩ + cost(μ) − Ω(μ), plus Ω(y) − ⟨θ, y⟩,  is  L(θ + c, y)
 
@@ -23,7 +23,7 @@ from structmax.questions.smoothed import checked
 
 
 def reduce(losses: Tensor, reduction: str) -> Tensor:
-    """The losses of all instances as `reduction` says."""
+    """The losses of all instances, reduced as `reduction` says."""
     check.choice("reduction", reduction, ("mean", "sum", "none"))
     return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.mean()
 
@@ -51,7 +51,7 @@ def fenchel_young(
         structure: the set Y.
         target: y, the parts of a structure for each instance, as `structure.encode` makes them.
         omega: a regulariser of `structmax.omega`: `Zero()`, `Entropy(t)`, `SquaredNorm(t)`, `LocalL2(t)`,
-            `LocalTsallis(alpha, t)`, or one of your own.
+            `LocalTsallis(alpha, t)`, or your own.
         reduction: "mean" over the instances, "sum" or "none".
         backend: "auto", "numba", "triton" or "reference".
 

@@ -1,7 +1,7 @@
-"""The losses people know by name: cases of `fenchel_young`, some at scores shifted by a cost, and the risk.
+"""Well-known losses: cases of `fenchel_young`, some at scores shifted by a cost, and the risk.
 
-An instance in which no structure exists has no gradient. It costs 0, but +inf where a target has a forbidden part, and
-by `crf_loss`, which is −log p(y) everywhere.
+An instance without any structure has no gradient. Its loss is 0, except where a target has a forbidden part and for
+`crf_loss`, which is −log p(y) everywhere: there it is +inf.
 """
 
 import torch
@@ -258,7 +258,7 @@ def perturbed_loss(
 ) -> Tensor:
     """E max⟨θ + t ε, z⟩ − ⟨θ + t ε, y⟩ over z in Y, by samples; gradient the mean of the perturbed argmaxes − y.
 
-    It is the perceptron loss under noise: the Fenchel-Young loss of the perturbed maximum, but for the constant Ω(y).
+    It is the perceptron loss under noise: the Fenchel-Young loss of the perturbed maximum, up to the constant Ω(y).
     Every sample is ≥ 0, because the noise counts for the target too.
 
     Args:
@@ -268,7 +268,7 @@ def perturbed_loss(
         samples: how many draws of ε, ≥ 1.
         temperature: t, how strong the noise is, > 0.
         noise: the distribution of ε: `Normal()`, `Gumbel()`, `Logistic()`.
-        generator: source of chance.
+        generator: random number generator.
         reduction: "mean" over the instances, "sum" or "none".
         backend: "auto", "numba", "triton" or "reference".
 

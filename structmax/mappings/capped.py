@@ -109,7 +109,7 @@ def csparsemax(
     Args:
         scores: x, any shape; −inf forbids an entry.
         lower: numbers that broadcast to the scores; receives a gradient.
-        upper: likewise. Bounds that no p can meet are refused.
+        upper: likewise. Bounds that no p can meet raise an error.
         dim: the dimension that sums to 1.
         mask: True where an entry may be used; broadcasts to the scores.
         lengths: how many leading entries of `dim` may be used; broadcasts to the scores without `dim`.
@@ -143,7 +143,7 @@ def csoftmax(
     Args:
         scores: x, any shape; −inf forbids an entry.
         lower: numbers that broadcast to the scores; receives a gradient.
-        upper: likewise. Bounds that no p can meet are refused.
+        upper: likewise. Bounds that no p can meet raise an error.
         dim: the dimension that sums to 1.
         mask: True where an entry may be used; broadcasts to the scores.
         lengths: how many leading entries of `dim` may be used; broadcasts to the scores without `dim`.

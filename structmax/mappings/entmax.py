@@ -27,7 +27,7 @@ from structmax.structures.simplex import Simplex
 
 ROOM = Simplex.room
 Alpha = float | Tensor
-# Targets that are no entry, as the room reads them: a value without a target term, and a row that counts nothing.
+# Special targets of the kernels: a value without a target term, and a row that is ignored.
 NOTHING, IGNORED = -1, -2
 
 

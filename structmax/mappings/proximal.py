@@ -39,7 +39,7 @@ class Prox(Function):
         ctx.save_for_backward(*saved)
         ctx.save_for_forward(*saved)
         ctx.mark_non_differentiable(groups)
-        # Else autograd fills a gradient of zeros for the groups in each backward.
+        # Otherwise autograd fills in a gradient of zeros for the groups in each backward pass.
         ctx.set_materialize_grads(False)
 
     @staticmethod
@@ -146,7 +146,7 @@ def prox_tv(
     """The proximal operator of the total variation: argmin ½‖y − x‖² + lam Σ |y_{i+1} − y_i|.
 
     Args:
-        scores: x, any shape. An entry of −inf is taken out: its neighbours become neighbours.
+        scores: x, any shape. An entry of −inf is removed: the entries next to it become neighbours.
         lam: the strength, a number ≥ 0.
         dim: the dimension along which neighbours are fused.
         mask: True where an entry counts; broadcasts to the scores.
@@ -154,7 +154,7 @@ def prox_tv(
         backend: "auto", "numba" or "reference".
 
     Returns:
-        Shape and dtype of the scores; 0 at entries taken out.
+        Shape and dtype of the scores; 0 at removed entries.
 
     Examples:
         >>> import torch, structmax
@@ -181,7 +181,7 @@ def prox_owl(
     Constant weights give soft thresholding, w = lam (n−1, …, 1, 0) the OSCAR norm lam Σ_{i<j} max(|y_i|, |y_j|).
 
     Args:
-        scores: x, any shape. An entry of −inf is taken out.
+        scores: x, any shape. An entry of −inf is removed.
         weights: (n,) non-increasing and ≥ 0; a row with m entries uses the first m. Receives no gradient.
         dim: the dimension of the norm.
         mask: True where an entry counts; broadcasts to the scores.
@@ -189,7 +189,7 @@ def prox_owl(
         backend: "auto", "numba" or "reference".
 
     Returns:
-        Shape and dtype of the scores; 0 at entries taken out.
+        Shape and dtype of the scores; 0 at removed entries.
 
     Examples:
         >>> import torch, structmax
@@ -224,7 +224,7 @@ def fusedmax(
     """The fusedmax: argmin over the simplex of ½‖p − x‖² + lam Σ |p_{i+1} − p_i|. Gives neighbours equal weight.
 
     Args:
-        scores: x, any shape. An entry of −inf is taken out: its neighbours become neighbours.
+        scores: x, any shape. An entry of −inf is removed: the entries next to it become neighbours.
         lam: the strength of fusing, a number ≥ 0; 0 is sparsemax.
         dim: the dimension that sums to 1.
         mask: True where an entry may be used; broadcasts to the scores.

@@ -1,4 +1,4 @@
-"""Modules: parameters → scores → a question. Each bears the stem of its function."""
+"""Modules: parameters → scores → a question. Each has the name of its function, capitalised."""
 
 from structmax.nn.attention import Attention
 from structmax.nn.biaffine import Biaffine

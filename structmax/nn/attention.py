@@ -13,7 +13,7 @@ from structmax.nn.mappings import Softmax
 
 
 class Attended(NamedTuple):
-    """What an attention read, and how much of each key."""
+    """What an attention read, and with which weights."""
 
     # (…, Q, size)
     output: Tensor
@@ -22,7 +22,7 @@ class Attended(NamedTuple):
 
 
 class AbstractAttention(nn.Module, ABC):
-    """Projections to the heads and back. Parameters are those of `torch.nn.MultiheadAttention`, by name and start."""
+    """Projections to the heads and back. Parameters have the names and initial values of torch's MultiheadAttention."""
 
     def __init__(self, size: int, heads: int) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class AbstractAttention(nn.Module, ABC):
 
 
 def _without_padding(name: str, lengths: Tensor | None, sequence: Tensor) -> Tensor:
-    """Zeros past the lengths: what stands there, even NaN, reaches no result and gets no gradient."""
+    """Zeros past the lengths: what they hold there, even NaN, reaches no result and gets no gradient."""
     if lengths is None:
         return sequence
     check.lengths(name, lengths, sequence.shape[:-2], sequence.shape[-2], "its items")
@@ -140,10 +140,10 @@ class Attention(AbstractAttention):
             query: (…, Q, size), with any leading batch dimensions.
             key: (…, K, size); by default the query: self-attention.
             value: (…, K, size); by default the key.
-            lengths: how many keys each instance has, at most K; integers that broadcast to the batch. What lies past
-                them has weight and gradient 0, whatever it holds. In self-attention they are the query's too.
+            lengths: how many keys each instance has, at most K; integers that broadcast to the batch. Entries
+                past them have weight and gradient 0, whatever they hold. In self-attention they are the query's too.
             mask: bool, True where a query may read a key; broadcasts to (…, Q, K).
-            causal: whether a query reads no later key than its own place.
+            causal: whether a query reads no key after its own position.
 
         Returns:
             `Attended(output, weights)`: (…, Q, size) and (…, heads, Q, K). A query that may read nothing has weights 0.

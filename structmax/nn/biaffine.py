@@ -77,7 +77,7 @@ class Biaffine(nn.Module):
         root = self.root.to(head.dtype).expand(*head.shape[:-2], 1, self.hidden_size)
         # (…, N + 1, H + 1) and (…, N, H + 1)
         head, dependent = pad(torch.cat([root, head], -2), (0, 1), value=1.0), pad(dependent, (0, 1), value=1.0)
-        # (…, (N + 1) C, H + 1) and (…, N + 1, C, N): labels stay beside the words, so that each is one product
+        # (…, (N + 1) C, H + 1) and (…, N + 1, C, N): labels stay next to the words, so that each is one product
         weighed = (head @ self.weight.flatten(1)).unflatten(-1, self.weight.shape[1:]).flatten(-3, -2)
         arcs = (weighed @ dependent.transpose(-1, -2)).unflatten(-2, (-1, self.weight.shape[1]))
         # (…, N + 1, N + 1, C)

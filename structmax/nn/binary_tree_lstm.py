@@ -39,7 +39,7 @@ class BinaryTreeLSTM(nn.Module):
         self.pair = nn.Linear(2 * hidden_size, 5 * hidden_size)
         with torch.no_grad():
             self.pair.bias.zero_()
-            # It remembers at first.
+            # The forget gate starts open.
             self.pair.bias[hidden_size : 3 * hidden_size] = 1.0
 
     def leaves(self, inputs: Tensor) -> State:
@@ -59,7 +59,7 @@ class BinaryTreeLSTM(nn.Module):
         Args:
             inputs: the leaves, (…, N, D).
             spans: parts of a `BinaryTree`, (…, N, N): 0/1 trees, or with `relaxed` any mixture of trees.
-            relaxed: whether spans are soft, or have a gradient to get. It composes all O(N²) spans in place of N − 1.
+            relaxed: whether spans are soft, or need a gradient. It composes all O(N²) spans in place of N − 1.
 
         Returns:
             (…, H), zeros for an instance without leaves.
@@ -99,7 +99,7 @@ class BinaryTreeLSTM(nn.Module):
         """The spans of 0/1 trees (B, N, N), M in all, by depth, and their states (M, H)."""
         if spans.requires_grad:
             raise ValueError(
-                "`spans` have a gradient to get, and composing the spans of a tree gives none. Try relaxed=True, or "
+                "`spans` require a gradient, but composing the spans of a tree gives them none. Try relaxed=True, or "
                 "spans.detach()."
             )
         levels = Levels.of(spans)

@@ -25,10 +25,10 @@ class ChildSumTreeLSTM(nn.Module):
         c_j = i u + Σ f_jk c_k over k in C(j)              h_j = o tanh(c_j)
 
     A tree has an order in which to compute this, a mixture of trees has none: trees should be discrete, from `argmax`,
-    `sample` or a `surrogate`. Marginals and other soft trees are for `TreeGCN`; of sparse mixtures, take the mean over
+    `sample` or a `surrogate`. For marginals and other soft trees use `TreeGCN`; for sparse mixtures, the mean over
     their trees: `structmax.expect(f, scores, structure, structmax.estimators.SparseSupport())`.
 
-    Discrete arcs have a gradient all the same, those of the tree and all others. Each sum over children is linear in
+    Discrete arcs still get a gradient, those of the tree and all others. Each sum over children is linear in
     the arcs, so ∂L/∂arc[j, k] = ⟨∂L/∂s_j, h_k⟩ + ⟨∂L/∂c_j, f_jk c_k⟩ says what k would bring to j. `Spigot`,
     `StraightThrough` and other surrogates take it on to the scores.
 
@@ -64,7 +64,7 @@ class ChildSumTreeLSTM(nn.Module):
         self.forget = nn.Linear(hidden_size, hidden_size, bias=False)
         with torch.no_grad():
             self.input.bias.zero_()
-            # It remembers at first.
+            # The forget gate starts open.
             self.input.bias[3 * hidden_size :] = 1.0
 
     def forward(self, words: Tensor, tree: Tensor) -> Tensor:

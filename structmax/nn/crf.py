@@ -36,14 +36,14 @@ class CRF(nn.Module):
     the order of dimensions are those of pytorch-crf 0.7.2, and state dicts are exchanged both ways. The other methods
     take `emissions` and `mask` as `forward` does.
 
-    There are two ways not to have a tag. A step whose `mask` is False is left out, wherever it stands: the chain joins
-    the steps on both sides of it, as is wanted for the later pieces of a word and for padding. A step that is kept and
-    whose tag is `ignore_index` belongs to the chain but nobody knows its tag: all tags it could have are summed over.
+    A step can have no tag in two ways. A step whose `mask` is False is left out, wherever it is: the chain joins the
+    steps on both sides of it. Use this for the later pieces of a word and for padding. A kept step whose tag is
+    `ignore_index` belongs to the chain with an unknown tag: all tags it could have are summed over.
 
     Args:
         num_tags: C, how many tags there are.
         batch_first: whether emissions are (…, N, C) and tags and masks (…, N), or (N, …, C) and (N, …), the default.
-        constraints: what may follow what, from `structmax.tag_constraints`. What is forbidden has probability 0: it is
+        constraints: what may follow what, from `structmax.tag_constraints`. Forbidden tags have probability 0: they are
             never decoded, and tags that break the rules have log-likelihood −inf.
         ignore_index: the tag that says "unknown", usually −100. By default every kept step should have a tag.
 
@@ -101,7 +101,7 @@ class CRF(nn.Module):
 
         Args:
             emissions: (N, …, C), or (…, N, C) with `batch_first`.
-            tags: (N, …) or (…, N), integers below C, or `ignore_index`. What a left-out step has does not matter.
+            tags: (N, …) or (…, N), integers below C, or `ignore_index`. Tags at left-out steps do not matter.
             mask: (N, …) or (…, N), True for the steps that are kept, in any pattern; by default all are.
             reduction: "none", one number for each sequence; "sum" or "mean" of them; or "token_mean", their sum divided
                 by the number of tags that are kept and known.
@@ -234,7 +234,7 @@ def _fitting(name: str, rule: Tensor, num_tags: int) -> Tensor:
     if tuple(rule.shape) != wanted:
         raise ValueError(
             f"`constraints.{name}` should have shape {wanted} for {num_tags} tags, but has {tuple(rule.shape)}. "
-            "Do the labels given to `tag_constraints` number as many as the tags?"
+            "Were as many labels given to `tag_constraints` as there are tags?"
         )
     return rule
 

@@ -1,4 +1,4 @@
-"""Hand-written gradients that have no gradient of their own, and say so."""
+"""Hand-written gradients that cannot be differentiated again, and raise an error instead."""
 
 import functools
 from collections.abc import Callable
@@ -16,8 +16,8 @@ def first_order(backward: Callable[..., T]) -> Callable[..., T]:
     def once(*arguments: object) -> T:
         if torch.is_grad_enabled():
             raise RuntimeError(
-                "The gradient of a recurrent module should be taken once, but create_graph=True asks for a gradient "
-                "that has one itself, which is not written. Try without it."
+                "The gradient of a recurrent module should be taken once, but create_graph=True asks for one that can "
+                "be differentiated again, which is not implemented. Try without it."
             )
         return backward(*arguments)
 

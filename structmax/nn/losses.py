@@ -1,4 +1,4 @@
-"""The Fenchel-Young losses of the simplex as modules. `forward(scores, target)` is the function of the same stem."""
+"""The Fenchel-Young losses of the simplex as modules. `forward(scores, target)` is the function of the same name."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar

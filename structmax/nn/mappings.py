@@ -1,4 +1,4 @@
-"""The simplex mappings as modules. `forward(scores, mask=None, lengths=None)` is the function of the same stem."""
+"""The simplex mappings as modules. `forward(scores, mask=None, lengths=None)` is the function of the same name."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar

@@ -2,9 +2,8 @@
 
     p(tree and order) = Π_t softmax over neighbours of ⟨q, h(pair)⟩
 
-Drawing goes step by step; after the pairs of leaves, it composes only the two that each merge makes. What was drawn
-tells all pairs that were ever neighbours: their scores, under whatever the parameters are by then, are asked all at
-once.
+Drawing goes step by step; after the pairs of leaves, it composes only the two that each merge makes. The result
+records all pairs that were ever neighbours, so that their scores, under later parameters, are computed all at once.
 """
 
 from typing import NamedTuple
@@ -94,7 +93,7 @@ class MergeParser(nn.Module):
         pairs[:, 1:N] = torch.where(is_open[:, 1:-1, None], torch.stack([slot, slot, slot + 1], -1), 0)
         before, halves, borders = (torch.tensor(some, device=device) for some in ((1, 0), (0, 1), (0, 1, 3)))
         for step in range(N - 1):
-            # When all is done, gap 0 is the first of no choices; what is written then, nobody reads.
+            # When all is done, gap 0 is the first of no choices; what is written then is not used.
             at = choose(scores, is_open).argmax(-1, keepdim=True)
             choices[:, step], chosen[:, step] = torch.where(is_open, number, 0), at.squeeze(-1)
             is_open = is_open.scatter(1, at, False)
@@ -129,7 +128,7 @@ class MergeParser(nn.Module):
         if derivation.spans.shape[:-1] != inputs.shape[:-1]:
             raise ValueError(
                 f"`derivation` should be of the leaves of `inputs` {tuple(inputs.shape)}, but its spans have shape "
-                f"{tuple(derivation.spans.shape)}. Try the one that `derive` makes of them."
+                f"{tuple(derivation.spans.shape)}. Try the one that `derive` returns for them."
             )
         spans, pairs, choices, chosen = (t.reshape(batch.numel(), *t.shape[len(batch) :]) for t in derivation)
         inputs = inputs.reshape(batch.numel(), *inputs.shape[-2:])

@@ -21,7 +21,7 @@ class Pyramid(NamedTuple):
 
 
 class PyramidTreeLSTM(nn.Module):
-    """A Tree-LSTM that chooses its tree: at each layer the pair of neighbours whose composition pleases it most merges.
+    """A Tree-LSTM that chooses its tree: at each layer the neighbours with the best score merge.
 
         a = choose(⟨q, h(pair)⟩ of all pairs)          next layer = left of a, the pair, right of a
 
@@ -66,7 +66,7 @@ class PyramidTreeLSTM(nn.Module):
                 default. Without leaves the state and the tree are zeros.
             choose: from scores (B, K) of K pairs, and whether each is there (B, K), to one-hot choices (B, K): one of
                 `structmax.incremental`. By default `gumbel` in training and `greedy` in evaluation.
-            generator: source of chance of the default.
+            generator: random number generator of the default.
         """
         counts = count_leaves("inputs", inputs, lengths, self.tree.input_size)
         batch, B, N = counts.shape, counts.numel(), inputs.shape[-2]

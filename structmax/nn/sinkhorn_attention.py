@@ -13,8 +13,8 @@ from structmax.structures.matching import Matching
 class SinkhornAttention(StructuredAttention):
     """Multi-head attention whose weights are `structmax.sinkhorn` of the scores: a soft matching of queries and keys.
 
-    Every query has weight 1 to give and every key weight 1 to receive; where there are more of one, each of those has
-    at most 1. So no key is read by all, and none is forgotten. Called as `StructuredAttention` is.
+    The weights of every query and of every key sum to 1; if there are more of one, each of those sums to at most 1. So
+    no key is read by all queries, and none is ignored. The arguments of a call are those of `StructuredAttention`.
 
     Args:
         size: of queries, keys, values and outputs; the heads share it evenly.

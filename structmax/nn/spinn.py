@@ -292,7 +292,7 @@ class Machine(Function):
                 pulls.append((asked, chosen))
                 action.copy_(chosen.detach())
             else:
-                # On a GPU nobody has looked whether they can be followed.
+                # On a GPU their values have not been checked.
                 torch.mul(given[:, t], allowed[t], out=action)
             at = at.step(action)
 

@@ -159,7 +159,7 @@ class StructuredAttention(AbstractAttention):
 
     Args:
         size: of queries, keys, values and outputs; the heads share it evenly.
-        layout: how the structure lies: `Pairs(structure)`, `Segments()`, `Trees(size, structure)`, or one's own.
+        layout: how the structure uses scores: `Pairs(structure)`, `Segments()`, `Trees(size, structure)`, or your own.
         answer: any question of scores and a structure to parts, such as `structmax.marginals` (the default) or
             `structmax.sparse_marginals`; or an estimator for `structmax.surrogate`, such as `StraightThrough()`,
             `Spigot()`, `PerturbAndMAP()`: then each query reads a discrete structure.
@@ -183,7 +183,7 @@ class StructuredAttention(AbstractAttention):
         super().__init__(size, heads)
         if not isinstance(layout, AbstractLayout):
             raise TypeError(
-                "`layout` should say how the structure lies over queries and keys, but is "
+                "`layout` should relate the structure to queries and keys, but is "
                 f"{layout!r}. Try Pairs(Matching), Segments() or Trees(size, lambda lengths: …)."
             )
         if isinstance(answer, type):
@@ -206,8 +206,8 @@ class StructuredAttention(AbstractAttention):
             query: (…, Q, size), with any leading batch dimensions.
             key: (…, K, size); by default the query: self-attention.
             value: (…, K, size); by default the key. `Trees` reads words alone.
-            lengths: how many keys each instance has, at most K; integers that broadcast to the batch. What lies past
-                them has weight and gradient 0, whatever it holds.
+            lengths: how many keys each instance has, at most K; integers that broadcast to the batch. Entries
+                past them have weight and gradient 0, whatever they hold.
             query_lengths: the same of queries; in self-attention either stands for both.
 
         Returns:

@@ -1,4 +1,4 @@
-"""The losses of structures as modules. `forward(scores, structure, target)` is the function of the same stem."""
+"""The losses of structures as modules. `forward(scores, structure, target)` is the function of the same name."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar

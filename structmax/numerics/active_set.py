@@ -1,7 +1,7 @@
-"""The active-set method of sparse maps in plain torch, for any structure that answers `argmax`, on any device.
+"""The active-set method of sparse maps in plain torch, for any structure with `argmax`, on any device.
 
-All instances of a batch go step by step together, each with dense members, and every system is solved anew: slow and
-right. The twin that keeps a factor up to date is kernel_numba/active_set.py; derivation: structures/sparse_support.
+All instances of a batch advance together, each with dense members, and every system is solved from scratch: slow but
+correct. The twin that keeps a factor up to date is kernel_numba/active_set.py; derivation: structures/sparse_support.
 """
 
 import math
@@ -151,9 +151,9 @@ def sparsemap(
     tol: float,
     **fields: Any,
 ) -> tuple[Tensor, ...]:
-    """What the contract says of `sparsemap`, by the room's `argmax`.
+    """What the contract says of `sparsemap`, using the structure's `argmax`.
 
-    A best structure without parts may be the empty one, or there is none: `is_feasible` tells, where the room can.
+    A best structure without parts may be the empty one, or there is none: `is_feasible` tells, where it is given.
     """
     theta = flat(scores)
     supports = Supports(theta, regularised.to(theta.dtype))
@@ -223,7 +223,7 @@ def lists_of(members: Tensor) -> Tensor:
 
 
 def from_lists(lists: Tensor, like: Tensor) -> Tensor:
-    """The way back, (B, K, P), in dtype and width of `like` (B, P); zeros for lists of −1, which are absent."""
+    """The inverse, (B, K, P), in dtype and width of `like` (B, P); zeros for lists of −1, which are absent."""
     out = like.new_zeros(*lists.shape[:2], like.shape[1] + 1)
     places = torch.where(lists < 0, like.shape[1], lists).long()
     return out.scatter_add_(2, places, like.new_ones(()).expand(lists.shape))[..., :-1]

@@ -33,7 +33,7 @@ class ArcConventions:
 
     @staticmethod
     def to_root_on_diagonal(arc: Tensor) -> Tensor:
-        """The way back: (…, N, N) of arcs (…, N + 1, N + 1), scores or parts.
+        """The inverse: (…, N, N) of arcs (…, N + 1, N + 1), scores or parts.
 
         Examples:
             >>> import torch, structmax
@@ -153,7 +153,7 @@ def as_arcs(scores: Tensor, lengths: Tensor, directed: bool) -> tuple[Tensor, Te
 
 
 def from_arcs(parts: Tensor, directed: bool, labelled: bool) -> Tensor:
-    """The way back for parts (…, N, N) or (…, N, N, L): both directions of an edge added up, zeros elsewhere."""
+    """The inverse for parts (…, N, N) or (…, N, N, L): both directions of an edge added up, zeros elsewhere."""
     if directed:
         return parts
     both = parts + parts.transpose(-2 - labelled, -1 - labelled)

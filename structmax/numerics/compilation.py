@@ -1,15 +1,15 @@
-"""What is said on a terminal when a kernel is compiled, so that nobody waits in silence."""
+"""The message that a terminal shows while a kernel is compiled."""
 
 import sys
 from typing import Any
 
-# The room and the dtype of the last question; `backends` knows, the kernels do not.
+# The structure and the dtype of the last question, which the kernels do not know.
 asked: tuple[str, Any] | None = None
 _said: set[str] = set()
 
 
 def announce(function: str, kept: str) -> None:
-    """Says once for each structure and dtype that it is compiled, where somebody watches.
+    """Prints once for each structure and dtype that it is compiled, if the output is a terminal.
 
     Args:
         function: the name of the compiled function, for what no structure asked for.

@@ -14,7 +14,7 @@ from structmax.contract import AbstractStructure, Scores
 
 @dataclass(frozen=True)
 class AbstractMatching(AbstractStructure):
-    """Matchings of N rows with M columns. What it takes to answer questions about them is left to the rooms."""
+    """Matchings of N rows with M columns. Subclasses answer the questions about them."""
 
     rows: Tensor | None = None
     columns: Tensor | None = None

@@ -20,7 +20,7 @@ PAUSE_HARD = 2
 
 
 class _Call(NamedTuple):
-    """What is to do, for whoever helps: each slice taken by a helper becomes a result, None or an exception."""
+    """The slices to compute, shared by several threads: each slice gives a result, None or an exception."""
 
     slices: deque[tuple[int, int]]
     results: SimpleQueue[BaseException | None]
@@ -54,7 +54,7 @@ def _work(call: _Call) -> int:
             call.kernel(start, stop, *call.args)
             done += 1
     except BaseException:
-        # nobody will look at the rest
+        # the rest is not needed
         call.slices.clear()
         raise
     return done
@@ -98,7 +98,7 @@ class _TorchThreads:
     under the interpreter's lock, and leave it inside a kernel.
 
     The caller opens the region, works outside of it, as ordinary Python, and closes it. Inside, in a callback from C,
-    an interrupt would have nobody to raise it to and would be lost.
+    an interrupt could not be raised there and would be lost.
     """
 
     # They are awake already.
@@ -114,7 +114,7 @@ class _TorchThreads:
         self.entry = callback(self._serve)
 
     def run(self, threads: int, call: _Call) -> int:
-        # Python looks for signals after a call has returned, at the start of a function and where a loop begins anew:
+        # Python looks for signals after a call has returned, at the start of a function and where a loop repeats:
         # not between `try` and `open`, and not between `finally` and `close`. So what is opened is closed, once.
         close = self.close
         try:
@@ -130,7 +130,7 @@ class _TorchThreads:
     def _serve(self, call: _Call) -> None:
         if not hasattr(self.known, "state"):
             # Held once more than it is given back: the interpreter keeps its state for this thread, and need not make
-            # it anew in each call, which would take as long as the rest.
+            # it again in each call, which would take as long as the rest.
             self.known.state = ctypes.pythonapi.PyGILState_Ensure()
         _help(call)
 
@@ -148,7 +148,7 @@ _threads = _helpers()
 
 def _before_fork() -> None:
     # A forked child inherits no threads, and GNU OpenMP would wait for them for ever, in a kernel or in torch itself.
-    # They are dismissed before; child and parent make theirs anew when they next need them.
+    # They are stopped before; child and parent create new ones when they next need them.
     global _dismissed
     _dismissed = isinstance(_threads, _TorchThreads) and _threads.dismiss()
 
@@ -173,7 +173,7 @@ def over_rows(kernel: Callable[..., None], rows: int, work: int, *args: Any) -> 
     what a signal handler raises in the caller, at the end of a slice; the slices that are left are dropped then.
     """
     if "no_cpython_wrapper" in getattr(kernel, "targetoptions", ()):
-        raise TypeError(f"{kernel.__name__} is for compiled code alone; make it a @kernel to run it over rows")
+        raise TypeError(f"{kernel.__name__} is for compiled code only; make it a @kernel to run it over rows")
     threads = min(torch.get_num_threads(), rows, work // GRAIN)
     if threads < 2 and work <= SPAN:
         kernel(0, rows, *args)

@@ -3,7 +3,7 @@
     value(θ) = max over μ in conv(Y) of ⟨θ, μ⟩ − Ω(μ)          point(θ) = its gradient, the μ that attains it
 
 `Zero` gives the best structure, `Entropy` the marginals, `SquaredNorm` SparseMAP; `LocalL2` and `LocalTsallis` stand in
-every maximum of a dynamic program. One of your own is a subclass of `AbstractOmega`: see docs/extending.md.
+every maximum of a dynamic program. To write your own, subclass `AbstractOmega`: see docs/extending.md.
 """
 
 from structmax.omega.base import AbstractOmega

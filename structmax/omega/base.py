@@ -10,13 +10,13 @@ from structmax.problem import Problem
 
 
 class AbstractOmega(ABC):
-    """A convex function Ω on conv(Y), by the maximum it gives:
+    """A convex function Ω on conv(Y), defined by the maximum it gives:
 
         value(θ) = max over μ in conv(Y) of ⟨θ, μ⟩ − Ω(μ)          point(θ) = ∇value(θ), the μ that attains it
 
-    A subclass serves `fenchel_young`, `smoothed`, `StraightThrough` and `Relaxation` at once. It gets a `Problem` with
+    A subclass works with `fenchel_young`, `smoothed`, `StraightThrough` and `Relaxation`. It gets a `Problem` with
     part tensors `problem.scores`, each (B, …), and returns tensors of the same form. Both methods should be
-    differentiable: written in torch, or by the questions of structmax.
+    differentiable: written in torch, or with the functions of structmax.
     """
 
     @abstractmethod
@@ -33,7 +33,7 @@ class AbstractOmega(ABC):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What the structure has to answer: names of its functions."""
+        """The names of the functions that the structure must have."""
         return ()
 
     def pullback(self, problem: Problem, d_point: Tensors) -> Tensors:

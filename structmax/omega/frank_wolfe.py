@@ -1,7 +1,7 @@
-"""Conditional gradients for the sparse map: other ways to the same point, for study and as independent judges.
+"""Conditional gradients for the sparse map: other ways to the same point, for comparison and for tests.
 
-Each step asks for the best structure s of g = θ − μ_R and moves the weights along a direction by exact line search, as
-far as they allow. The gap bounds what is left to gain. They come as close as one likes, and are never done exactly.
+Each step finds the best structure s of g = θ − μ_R and moves the weights along a direction by exact line search, as
+far as they allow. The gap bounds what is left to gain. They converge to the point but never reach it exactly.
 
 Reference: Lacoste-Julien & Jaggi 2015, On the global linear convergence of Frank-Wolfe optimization variants.
 """
@@ -21,7 +21,7 @@ from structmax.problem import Problem
 
 @dataclass(frozen=True)
 class ConditionalGradient(AbstractSolver):
-    """What the variants share: all but the direction."""
+    """What the variants share: everything except the direction."""
 
     @abstractmethod
     def direction(self, weights: Tensor, best: Tensor, worst: Tensor, gains: Tensor) -> tuple[Tensor, Tensor]:

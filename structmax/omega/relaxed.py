@@ -3,8 +3,8 @@
     μ = argmax over μ in L of ⟨θ, μ⟩ − t/2 ‖μ_R‖²        L ⊇ conv(Y), R all parts but the free ones
 
 It is piecewise affine. While μ stays on its face, its Jacobian is a symmetric matrix, so pullback and pushforward are
-one function, and constant, so the next derivative is 0. What it takes to multiply by it, the room keeps from the
-solution: two tensors with a row for each instance.
+one function, and constant, so the next derivative is 0. To multiply by it, the structure's functions keep two
+tensors from the solution, with a row for each instance.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Effort:
-    """What is asked, and how hard to try."""
+    """What is solved for, and when to stop."""
 
     temperature: float
     max_iter: int
@@ -106,7 +106,7 @@ relax_rule, response_rule = rule(Relax, fold=True), rule(Response, fold=True)
 
 @torch._disable_dynamo
 def _uncompiled(*args: Any) -> Tensors:
-    """Sizes depend on values, so compiled code leaves off here. The decorator loads the compiler when called."""
+    """Sizes depend on values, so torch.compile breaks the graph here. The decorator loads the compiler when called."""
     return relax_rule(*args)
 
 

@@ -38,7 +38,7 @@ class Smooth(AbstractOmega):
     alone: ClassVar[str | None] = None
     # whether F is the value of a random walk
     walks: ClassVar[bool] = False
-    # what the functions take beside tensors
+    # what the functions take in addition to tensors
     numbers: dict[str, float] = {}
     # None for 1
     divisor: float | None = None
@@ -155,7 +155,7 @@ def _remember(ctx: Any, omega: Smooth, problem: Problem, *tensors: Tensor) -> No
 
 
 class Value(Function):
-    """F(θ) and, because the pullback will want it, μ(θ); only the first is differentiable."""
+    """F(θ) and, because the pullback needs it, μ(θ); only the first is differentiable."""
 
     @staticmethod
     def forward(omega: Smooth, problem: Problem, *tensors: Tensor) -> Tensors:
@@ -165,7 +165,7 @@ class Value(Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
         _remember(ctx, *inputs, *output[1:])
         ctx.mark_non_differentiable(*output[1:])
-        # nobody should fill zeros for a cotangent of μ
+        # autograd need not fill in zeros for a cotangent of μ
         ctx.set_materialize_grads(False)
 
     @staticmethod

@@ -112,7 +112,7 @@ class SquaredNorm(AbstractOmega):
         return self.relaxation(problem) if problem.answers("relax") else self.distribution(problem)
 
     def relaxation(self, problem: Problem, max_iter: int = 1000, tol: float = 1e-9) -> relaxed.Point:
-        """The best point of a polytope around conv(Y), for structures that answer `relax`."""
+        """The best point of a polytope around conv(Y), for structures that have `relax`."""
         counted = zip(problem.structure.names, problem.regularised(self.regularised), strict=True)
         wrong = [name for name, is_counted in counted if is_counted == (name in problem.structure.free)]
         if wrong:
@@ -200,7 +200,7 @@ class Search:
 
 
 def _ask(problem: Problem, name: str, *tensors: Tensor, **named: Any) -> list[Tensor]:
-    """Asks about mixtures, which have no Triton kernel of their own."""
+    """Calls functions of mixtures, which have no Triton kernel of their own."""
     return call(backends.SUPPORT, name, tensors, named, 1, "auto" if problem.backend == "triton" else problem.backend)
 
 
@@ -293,18 +293,18 @@ sparse_rule, response_rule = rule(Sparse, fold=True), rule(Response, fold=True)
 
 @torch._disable_dynamo
 def _uncompiled(*args: Any) -> Tensors:
-    """Sizes depend on values, so compiled code leaves off here. The decorator loads the compiler when called."""
+    """Sizes depend on values, so torch.compile breaks the graph here. The decorator loads the compiler when called."""
     return sparse_rule(*args)
 
 
 def _warn(solution: Solution, search: Search) -> None:
-    # An instance with NaN among its scores says so by its answer.
+    # An instance with NaN among its scores has NaN in its answer.
     open_ones = ~(solution.converged | solution.gap.isnan())
     if bool(open_ones.any()):
         worst = search.temperature * float(solution.gap[open_ones].max())
         warnings.warn(
             f"sparsemap did not converge in {int(open_ones.sum())} of {open_ones.numel()} instances after "
             f"max_iter={search.max_iter} best structures: the gap is {worst:.2g} at most. The answer is feasible, not "
-            "exact. Try a larger `max_iter`, a larger `tol`, a lower `temperature`, or `start` from a former result.",
+            "exact. Try a larger `max_iter`, a larger `tol`, a lower `temperature`, or `start` from an earlier result.",
             stacklevel=4,
         )

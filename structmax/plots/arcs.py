@@ -26,7 +26,7 @@ class Arc:
 
     @property
     def name(self) -> str:
-        """What stands at the arc."""
+        """The text at the arc."""
         return self.label or ("" if self.head else "root")
 
     @property
@@ -55,7 +55,7 @@ def layout(arcs: Sequence[Sequence[Any]], tokens: int) -> list[Arc]:
 
 
 def centres(tokens: Sequence[str], arcs: Sequence[Arc]) -> list[float]:
-    """Where tokens stand: far enough from each other for their texts, and for the labels of the arcs between them.
+    """The positions of tokens: far enough from each other for their texts, and for the labels of the arcs between them.
 
     The first entry is no token, so that token 1 is entry 1; the last is the right edge.
     """
@@ -76,7 +76,7 @@ def centres(tokens: Sequence[str], arcs: Sequence[Arc]) -> list[float]:
 
 
 def draw(drawing: dict[str, Any]) -> svg.Sketch:
-    """Two sets to a sentence, the first above it; more sets repeat the sentence. What the first has not is wrong."""
+    """Two sets to a sentence, the first above it; more sets repeat the sentence. Arcs not in the first are wrong."""
     tokens, sets = [str(token) for token in drawing["tokens"]], drawing["arcs"]
     placed = {name: layout(arcs, len(tokens)) for name, arcs in sets.items()}
     known = {(arc.head, arc.modifier): arc.label for arcs in list(placed.values())[:1] for arc in arcs}

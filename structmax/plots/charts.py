@@ -41,7 +41,7 @@ class Scale:
 
 
 def scale(values: Sequence[float], start: float, end: float, margin: float = 0.0) -> Scale:
-    """A scale for all finite values; one value alone stands in the middle."""
+    """A scale for all finite values; a single value is in the middle."""
     low, high = min(values, default=0.0), max(values, default=1.0)
     if low == high:
         around = abs(low) / 2 or 0.5

@@ -1,4 +1,4 @@
-"""Learning curves of one run or several. Needs matplotlib, which the extra `recipes` brings."""
+"""Learning curves of one run or several. Needs matplotlib, which the extra `recipes` installs."""
 
 from __future__ import annotations
 
@@ -71,5 +71,5 @@ def draw(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
 
 
 def _plain(name: str) -> str:
-    """A name that people gave, on one line: no font has other control characters, or halves of a letter."""
+    """A user's name for a run, on one line: no font has other control characters, or halves of a letter."""
     return "".join(letter if letter.isprintable() else "�" for letter in name)

@@ -74,7 +74,7 @@ def _names(names: list[Any] | None, count: int, argument: str) -> list[str]:
     if len(names) != count:
         raise ValueError(
             f"`{argument}` should have a name for each of the {count} {argument} of `weights`, but has {len(names)}. "
-            "Leave it out to see numbers."
+            "Leave it out to show numbers."
         )
     return [str(name) for name in names]
 

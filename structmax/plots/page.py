@@ -1,4 +1,4 @@
-"""The pieces of a page that needs nothing but itself: style and script are in it, and nothing is fetched."""
+"""The pieces of a page in a single file: style and script are in it, and nothing is loaded."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def document(title: str, body: str) -> str:
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        # An icon of no bytes, or the browser asks for one.
+        # An empty icon, so that the browser does not request one.
         '<link rel="icon" href="data:,">\n'
         f"<style>\n{style}</style>\n</head>\n<body>\n{body}\n"
         f"<script>\n{resource('page.js')}</script>\n</body>\n</html>\n"

@@ -53,7 +53,7 @@ def write(folder: Path) -> Path:
             "neither. Runs are in <folder>/<recipe>/<name>."
         )
     target = folder / "report.html"
-    # Whoever reads the page meanwhile sees the old one or the new one.
+    # A reader of the page sees the old one or the new one, never a part.
     draft = folder / "report.html.part"
     draft.write_text(html, encoding="utf-8")
     return draft.replace(target)
@@ -115,7 +115,7 @@ def _page_of_comparison(folder: Path, compared: dict[str, Any]) -> str:
 
 
 def _headlines(best: Mapping[str, Any], test: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Test metrics with the validation beside them; before there is a test, the best validation."""
+    """Test metrics with the validation next to them; before there is a test, the best validation."""
     if not test:
         return [(name, page.words(value), "validation, best") for name, value in list(best.items())[:LARGE]]
     remarks = {name: f"test; validation {page.words(best[name])}" for name in test if name in best}
@@ -123,7 +123,7 @@ def _headlines(best: Mapping[str, Any], test: Mapping[str, Any]) -> list[tuple[s
 
 
 def _measured(best: Mapping[str, Any], test: Mapping[str, Any]) -> str:
-    """All metrics, unless the headlines have said it all."""
+    """All metrics, unless the headlines already show them."""
     names = list({**test, **best})
     if names == list(test or best)[:LARGE]:
         return ""
@@ -142,7 +142,7 @@ def _curves_of(folders: Mapping[str, Path], looks: Mapping[str, charts.Look], se
     for name, folder in folders.items():
         path = folder / "metrics.jsonl"
         runs[name] = _json_lines(path)
-        # once alone: together, nobody knows whose it was
+        # once for each: together, one could not tell whose it was
         with _reading(path):
             series.by_metric({name: runs[name]})
     return _curves(runs, looks, settings)
@@ -271,11 +271,11 @@ def _reading(path: Path) -> Iterator[None]:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         reason = f"should be as a run writes it, but is not ({type(error).__name__}: {error})"
-        raise BadFile(f"{path}: {reason}. Begin the run anew, or take the file away.") from error
+        raise BadFile(f"{path}: {reason}. Start the run again, or remove the file.") from error
 
 
 def _json(path: Path, kind: type) -> Any:
-    """What a file holds; nothing, if it is not there."""
+    """What a file holds; nothing, if it does not exist."""
     return _parsed(_text(path), path, kind) if path.exists() else kind()
 
 
@@ -285,7 +285,7 @@ def _json_lines(path: Path) -> Rows:
 
 
 def _text(path: Path) -> str:
-    """What is no text is no JSON either, and said to be none when it is parsed."""
+    """Text that cannot be decoded is not JSON either, which parsing it reports."""
     return path.read_text(encoding="utf-8", errors="replace")
 
 
@@ -299,5 +299,5 @@ def _parsed(text: str, path: Path, kind: type, line: int = 1) -> Any:
         ) from None
     if not isinstance(found, kind):
         wanted = "an object" if kind is dict else "an array"
-        raise BadFile(f"{path}:{line}: should be {wanted} of JSON, but is {text.strip()[:40]!r}. Take the file away.")
+        raise BadFile(f"{path}:{line}: should be {wanted} of JSON, but is {text.strip()[:40]!r}. Remove the file.")
     return found

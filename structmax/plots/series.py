@@ -9,7 +9,7 @@ from typing import Any
 
 # What a row says about when it was written; all else are metrics.
 TIMES = ("step", "epoch", "seconds")
-# Apart from each other for most eyes, and from light and dark pages. Runs beyond the last begin anew.
+# Apart from each other for most eyes, and from light and dark pages. Runs beyond the last start again with the first.
 COLOURS = (
     "#3B5BDB",
     "#E8590C",

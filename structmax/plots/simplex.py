@@ -1,4 +1,4 @@
-"""Pictures of the simplex mappings. Needs matplotlib, which the extra `recipes` brings."""
+"""Pictures of the simplex mappings. Needs matplotlib, which the extra `recipes` installs."""
 
 from __future__ import annotations
 

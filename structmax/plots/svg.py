@@ -12,7 +12,7 @@ from importlib import resources
 
 # Monospaced letters are about 0.6 of their size wide, in all fonts that `drawing.css` names.
 LETTER = 0.61
-# Of tokens, and of names, tags and labels beside them.
+# Of tokens, and of names, tags and labels next to them.
 SIZE, SMALL = 13.0, 11.0
 # Control characters, and halves of a letter.
 FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -28,7 +28,7 @@ class Sketch:
 
 
 def escape(text: object) -> str:
-    """Text as it stands in a page or a picture; a letter that no XML may have is a �."""
+    """Text escaped for a page or a picture; a letter that XML does not allow becomes �."""
     return html.escape(FORBIDDEN.sub("�", str(text)))
 
 
@@ -47,7 +47,7 @@ def pixels(value: float) -> str:
 
 
 def number(value: float) -> str:
-    """A number people read, to four digits."""
+    """A number to show, to four digits."""
     return f"{value:,.0f}" if 1e3 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
@@ -115,7 +115,7 @@ def standalone(sketch: Sketch, title: object) -> str:
 
 @functools.cache
 def resource(name: str) -> str:
-    """The text of a file that lies beside this one."""
+    """The text of a file in this folder."""
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 

@@ -7,11 +7,11 @@ All four are log-partitions and inner products with marginals:
 
 so their gradients are those of the value and the point of `omega.Entropy`. A forbidden part has marginal 0 and counts
 0, not 0 · −inf: values and gradients stay finite. Only where p gives mass to what q forbids are H(p, q) and KL
-infinite, as they should.
+infinite, as they should be.
 
 log Z and ⟨θ, μ⟩ are exact up to the rounding of the scores. Where every structure has a large mask, few digits of their
-difference are left: then H(p) is computed in float64, and held to the logarithm of the number of structures. Where some
-part is beyond 1/(16 eps), a mask of −1e30 say, there are none. There p is uniform among the best, up to this rounding,
+difference are left: then H(p) is computed in float64, and bounded by the log of the number of structures. Where a
+score exceeds 1/(16 eps), such as a mask of −1e30, none are left. There p is uniform among the best up to this rounding,
 and H(p) is computed from smaller scores of the same order: log Z(rθ) − ⟨rθ, μ⟩, which lies between H(p) and the
 logarithm of the number of structures.
 """
@@ -94,8 +94,8 @@ def cross_entropy(p: Scores, q: Scores, structure: AbstractStructure, *, backend
     """The cross-entropy −Σ p(y) log q(y) of two distributions over one structure.
 
     Args:
-        p: scores of the distribution that averages.
-        q: scores of the distribution that is measured.
+        p: scores of the distribution under which the average is taken.
+        q: scores of the distribution whose log-probabilities are averaged.
         structure: the set Y.
         backend: "auto", "numba", "triton" or "reference".
 
@@ -125,7 +125,7 @@ def _cross(problem: Problem, mu: Tensors) -> Tensor:
 
 
 def kl_divergence(p: Scores, q: Scores, structure: AbstractStructure, *, backend: str = "auto") -> Tensor:
-    """The divergence KL(p‖q) = Σ p(y) log(p(y)/q(y)) of two distributions over one structure.
+    """The Kullback-Leibler divergence KL(p‖q) = Σ p(y) log(p(y)/q(y)) of two distributions over one structure.
 
     Args:
         p: scores of the first distribution.
@@ -155,17 +155,17 @@ def log_prob(
     known: Scores | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """The log-probability ⟨θ, y⟩ − log Z(θ) of given structures, or that of partial ones.
+    """The log-probability ⟨θ, y⟩ − log Z(θ) of given structures, whole or partial.
 
     A partial structure is known at some parts only: log P(all structures that agree with y where it is known).
 
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
         structure: the set Y.
-        parts: y, with fields and shapes of the scores; more leading dimensions (samples) broadcast. What no structure
-            has, such as parts past a length, counts nothing.
-        known: bool tensors shaped like `parts`, True where it is known whether the structure has the part; of a tuple
-            an entry may be None, nothing known. By default everything is known.
+        parts: y, with fields and shapes of the scores; more leading dimensions (samples) broadcast. Parts that no
+            structure has, such as those past a length, are ignored.
+        known: bool tensors shaped like `parts`, True where it is known whether the structure has the part; in a
+            tuple, None means that nothing is known. By default everything is known.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:

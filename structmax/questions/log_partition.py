@@ -35,7 +35,7 @@ def log_partition(scores: Scores, structure: AbstractStructure, *, backend: str 
 
 
 def marginals(scores: Scores, structure: AbstractStructure, *, backend: str = "auto") -> Any:
-    """The marginals E[y] under p(y) ∝ exp⟨θ, y⟩: how probable each part is. Twice differentiable and more.
+    """The marginals E[y] under p(y) ∝ exp⟨θ, y⟩: how probable each part is. Differentiable to any order.
 
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.

@@ -14,7 +14,7 @@ MOST = 1 << 27
 
 
 def members(structure: AbstractStructure, scores: tuple[Tensor, ...], instead: str) -> tuple[Tensor, ...]:
-    """The part tensors of all members of one instance, M in front; refuses to fill the memory, and says what to try."""
+    """The part tensors of all M members of one instance, M first. Raises a Refusal if they would fill the memory."""
     log_size = log_most(structure, scores)
     parts = sum(t.numel() for t in scores)
     if log_size + math.log(max(parts, 1)) > math.log(MOST):
@@ -27,7 +27,7 @@ def members(structure: AbstractStructure, scores: tuple[Tensor, ...], instead: s
 
 
 def log_most(structure: AbstractStructure, scores: tuple[Tensor, ...]) -> float:
-    """The logarithm of the number of members, or of a bound of it where nobody counts them."""
+    """The logarithm of the number of members, or an upper bound of it where they are not counted."""
     if answers(structure.room, "log_partition", scores[0].device.type):
         # Members are listed whatever their scores.
         every = structure.parts(tuple(torch.zeros_like(t) for t in scores))

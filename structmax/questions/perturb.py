@@ -1,4 +1,4 @@
-"""Perturb-and-MAP: the best structure of noisy scores, a draw that needs nothing but argmax.
+"""Perturb-and-MAP: the best structure of noisy scores, a sample that only needs argmax.
 
     y = argmax over Y of ⟨θ + temperature · ε, y⟩
 
@@ -32,15 +32,15 @@ def perturb_and_map(
     generator: torch.Generator | None = None,
     backend: str = "auto",
 ) -> Any:
-    """Independent draws argmax⟨θ + temperature · ε, y⟩, for any structure that answers `argmax`. Not differentiable.
+    """Independent draws argmax⟨θ + temperature · ε, y⟩, for any structure with `argmax`. Not differentiable.
 
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
         structure: the set Y.
-        sample_shape: dimensions of independent draws, put in front.
+        sample_shape: leading dimensions of independent draws.
         noise: the distribution of ε: `Gumbel()`, `Logistic()` or `Normal()`.
         temperature: how strong the noise is, > 0.
-        generator: source of chance.
+        generator: random number generator.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:

@@ -1,4 +1,4 @@
-"""Exact draws from p(y) ∝ exp⟨θ, y⟩. Chance enters as a tensor of uniform numbers, so all backends draw the same."""
+"""Exact samples from p(y) ∝ exp⟨θ, y⟩. They are computed from a tensor of uniform numbers, so backends agree."""
 
 import math
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ def sample(
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
         structure: the set Y.
-        sample_shape: dimensions of independent draws, put in front.
-        generator: source of chance; the same seed gives the same draws on every backend.
+        sample_shape: leading dimensions of independent draws.
+        generator: random number generator; the same seed gives the same draws on every backend.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:
@@ -67,8 +67,8 @@ def sample_without_replacement(
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
         structure: the set Y.
-        samples: how many. Where fewer are feasible the rest has log-probability −inf and all-zero parts.
-        generator: source of chance; the same seed gives the same draws on every backend.
+        samples: how many. Where fewer are feasible, the rest has log-probability −inf and all-zero parts.
+        generator: random number generator; the same seed gives the same draws on every backend.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:
@@ -94,7 +94,7 @@ def sample_without_replacement(
 def draw(
     problem: Problem, name: str, sample_shape: Sequence[int], generator: torch.Generator | None, **numbers: float
 ) -> Tensors:
-    """Draws random numbers and asks: tensors (B, S, …), with S draws in all."""
+    """Draws random numbers and calls the structure's function: tensors (B, S, …), with S draws in all."""
     first, structure = problem.scores[0], problem.structure
     size = structure.noise_size(structure.parts(problem.with_batch(problem.scores)))
     if size is None:

@@ -1,4 +1,4 @@
-"""Value and point of any Ω, and the random walk that some Ω make of a dynamic program. See structmax/omega/local.py."""
+"""Value and point of any Ω, and the random walk some Ω define on a dynamic program. See structmax/omega/local.py."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,10 +26,10 @@ def checked(omega: object) -> Any:
 
 
 def _walk(omega: object) -> Any:
-    """A regulariser that makes a random walk of a dynamic program."""
+    """A regulariser that defines a random walk on a dynamic program."""
     if not getattr(checked(omega), "walks", False):
         raise Refusal(
-            f"{omega!r} makes no random walk of a dynamic program. Try omega.Entropy(), omega.LocalL2() or "
+            f"{omega!r} does not define a random walk over a dynamic program. Try omega.Entropy(), omega.LocalL2() or "
             "omega.LocalTsallis()."
         )
     return omega
@@ -49,7 +49,7 @@ def smoothed(scores: Scores, structure: AbstractStructure, omega: AbstractOmega,
 
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
-        structure: the set Y; for a local Ω one with a recursion.
+        structure: the set Y; for a local Ω, one with a recursion.
         omega: a regulariser of `structmax.omega`: `Zero()`, `Entropy(t)`, `SquaredNorm(t)`, `LocalL2(t)`,
             `LocalTsallis(alpha, t)`, or one of your own.
         backend: "auto", "numba", "triton" or "reference".
@@ -76,7 +76,7 @@ def smoothed_marginals(
 
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
-        structure: the set Y; for a local Ω one with a recursion.
+        structure: the set Y; for a local Ω, one with a recursion.
         omega: a regulariser of `structmax.omega`: `Zero()`, `Entropy(t)`, `SquaredNorm(t)`, `LocalL2(t)`,
             `LocalTsallis(alpha, t)`, or one of your own.
         backend: "auto", "numba", "triton" or "reference".
@@ -110,8 +110,8 @@ def smoothed_sample(
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
         structure: a structure with a recursion.
         omega: `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`, t the temperature.
-        sample_shape: dimensions of independent draws, put in front.
-        generator: source of chance; the same seed gives the same draws on every backend.
+        sample_shape: leading dimensions of independent draws.
+        generator: random number generator; the same seed gives the same draws on every backend.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:

@@ -12,7 +12,7 @@ def sparse_marginals(
 ) -> Any:
     """argmax over μ in conv(Y) of ⟨θ, μ⟩ − temperature/2 ‖μ_R‖²: sparsemax of a structure.
 
-    These are the `marginals` of `sparsemap`, where R is said, by the shortest way a structure knows; both are exact.
+    These are the `marginals` of `sparsemap`, which explains R, computed in the fastest way the structure has. Exact.
 
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.

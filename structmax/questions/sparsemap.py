@@ -27,7 +27,7 @@ class SparseMAP:
     probabilities: Tensor
     # max ⟨θ, μ⟩ − t/2 ‖μ_R‖²: the batch shape, differentiable
     value: Tensor
-    # how many structures each instance has, and for how many best structures it asked
+    # how many structures each instance has, and how many best structures were searched for
     counts: Tensor
     iterations: Tensor
     # whether the gap, by how much a better value cannot exceed this one, is within the tolerance
@@ -52,7 +52,7 @@ class SparseMAP:
 
 @dataclass(frozen=True)
 class Relaxed:
-    """The best point of a relaxation, as `sparsemap` gives it for a `FactorGraph`, and how well it is known."""
+    """The best point of a relaxation, as `sparsemap` gives it for a `FactorGraph`, and how exact it is."""
 
     # by name, in the shapes of the scores, differentiable; free ones too
     marginals: Any
@@ -78,7 +78,7 @@ def members_of(lists: Tensor, like: Sequence[Tensor]) -> Tensor:
     return vectors[..., :-1]
 
 
-# Somebody who holds an AbstractStructure that is a relaxation gets more than he is promised.
+# Typed as an AbstractStructure, a relaxation returns a `Relaxed`, which the first overload does not promise.
 @overload
 def sparsemap(  # type: ignore[overload-overlap]
     scores: Any,
@@ -120,24 +120,24 @@ def sparsemap(
 ) -> SparseMAP | Relaxed:
     """argmax over μ in conv(Y) of ⟨θ, μ⟩ − temperature/2 ‖μ_R‖², as a distribution over few structures. Differentiable.
 
-    It asks for nothing but best structures, so every structure that answers `argmax` answers it, exactly. Scores of
-    any dtype are solved for in float64. Inside torch.compile it breaks the graph and runs as it is.
+    It only needs best structures, so every structure with `argmax` supports it, exactly. Scores of any dtype are
+    solved for in float64. Inside torch.compile it breaks the graph and runs eagerly.
 
     For a `FactorGraph` it is LP-SparseMAP: conv(Y) is replaced by the intersection of the hulls of its factors. Then
-    `max_iter` counts steps, `tol` is what both residuals should fall below, and `start` and `solver` have no say.
+    `max_iter` counts steps, `tol` bounds both residuals, and `start` and `solver` are not supported.
 
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
         structure: the set Y.
         temperature: a number > 0; fewer structures as it falls, down to argmax, and more as it grows.
-        max_iter: how many best structures an instance may ask for. Beyond, it warns and says so in `converged`.
+        max_iter: how many best structures an instance may use. Beyond that, it warns, and `converged` is False.
         tol: how large the duality gap may be, relative to the largest score of a best structure, or to 1 if that is
             smaller (both in units of the temperature). The error of the probabilities is of the size of the gap.
-        start: structures to try before any is searched for: parts with a leading dimension, or a former result. It
-            saves searches where scores have changed little, and never changes the answer.
+        start: structures to try before any is searched for: parts with a leading dimension, or an earlier result.
+            It saves searches if the scores have changed little, and never changes the answer.
         regularised: the names of the part tensors ‖μ_R‖² counts; by default what the structure says, such as the
             labels of a chain, from which transitions follow.
-        solver: `ActiveSet()`, or for study `FrankWolfe()`, `AwaySteps()`, `PairwiseSteps()`.
+        solver: `ActiveSet()`, or for comparison `FrankWolfe()`, `AwaySteps()`, `PairwiseSteps()`.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:
@@ -171,7 +171,7 @@ def sparsemap(
         if start is not None or solver != ActiveSet():
             raise ValueError(
                 f"sparsemap of a {type(structure).__name__} should have neither `start` nor `solver`: it is solved as "
-                "a relaxation, without structures. Try it without them."
+                "a relaxation, which uses no structures. Try it without them."
             )
         return _of_relaxation(problem, omega.relaxation(problem, max_iter, tol))
     found = omega.distribution(problem, _started(start, problem), max_iter, tol, solver)
@@ -212,7 +212,7 @@ def _started(start: Any, problem: Problem) -> Tensor | None:
     if isinstance(start, SparseMAP):
         former = [tuple(t.shape) for t in structure.tensors(start.marginals)]
         if former != like:
-            raise ValueError(f"`start` should be a result for scores of shapes {like}, but is one for {former}.")
+            raise ValueError(f"`start` should be a result for scores of shapes {like}, but is a result for {former}.")
         absent = torch.arange(start.lists.shape[-2], device=first.device) >= start.counts.unsqueeze(-1)
         return start.lists.masked_fill(absent.unsqueeze(-1), -1).reshape(first.shape[0], *start.lists.shape[-2:])
     parts = structure.tensors(start)

@@ -60,7 +60,7 @@ def topk(scores: Scores, structure: AbstractStructure, k: int, *, backend: str =
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
         structure: the set Y.
-        k: how many. Where fewer are feasible the rest has value −inf and all-zero parts.
+        k: how many. Where fewer are feasible, the rest has value −inf and all-zero parts.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:

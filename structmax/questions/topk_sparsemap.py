@@ -38,12 +38,12 @@ def topk_sparsemap(
     """argmax over distributions p on Y of Σ p(y) ⟨θ, y⟩ − temperature/2 ‖p‖², if it has at most k structures.
 
     `sparsemap` regularises the mean, where structures share parts and their cost; here each structure is on its own,
-    so few have probability unless many score alike.
+    so few have a probability above 0 unless many have similar scores.
 
     Args:
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
-        structure: the set Y, which must answer `topk`.
-        k: how many structures are looked at.
+        structure: the set Y; it must support `topk`.
+        k: how many of the best structures are considered.
         temperature: a number > 0; fewer structures as it falls.
         backend: "auto", "numba", "triton" or "reference".
 

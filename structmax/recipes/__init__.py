@@ -20,7 +20,7 @@ from structmax.training.errors import nearest
 
 @dataclass(frozen=True)
 class Recipe:
-    """A file: the recipe's name, where it is found again, what it says of itself, its settings and its task."""
+    """A file: the recipe's name, where it is found, its description, its settings and its task."""
 
     name: str
     source: str
@@ -44,7 +44,7 @@ def find(source: str) -> Recipe:
 
     Raises:
         RunError: there is none.
-        DataError: its file is not there, cannot be imported, or has no `Config` and `Recipe`.
+        DataError: its file does not exist, cannot be imported, or has no `Config` and `Recipe`.
     """
     if is_file(source):
         return _found(Path(source).stem.replace(".", "_"), source, Path(source))
@@ -60,7 +60,7 @@ def find(source: str) -> Recipe:
 
 
 def is_file(source: str) -> bool:
-    """Whether that is the path of a recipe's file, and no name.
+    """Whether that is the path of a recipe's file, not a name.
 
     Examples:
         >>> is_file("mine.py"), is_file("listops")
@@ -71,10 +71,10 @@ def is_file(source: str) -> bool:
 
 def _found(name: str, source: str, path: Path) -> Recipe:
     if not path.is_file():
-        raise DataError(path, None, "should be the file of a recipe, but there is none.")
+        raise DataError(path, None, "should be the file of a recipe, but does not exist.")
     try:
         module = _loaded(name, path.resolve()) if is_file(source) else importlib.import_module(f"{__name__}.{name}")
-    # a file that people write can fail in any way, and end the program too
+    # a user's file can fail in any way, and may end the program
     except (Exception, SystemExit) as error:
         reason = f"should be the file of a recipe, but cannot be imported: {type(error).__name__}: {error}."
         raise DataError(path, _line(error, path), f"{reason} Try python {path} for more.") from error
@@ -90,7 +90,7 @@ def _found(name: str, source: str, path: Path) -> Recipe:
 
 @functools.cache
 def _loaded(name: str, path: Path) -> ModuleType:
-    """A file as a module. What lies beside it can be imported, as from a script."""
+    """A file as a module. It can import modules from its own folder, as a script can."""
     spec = importlib.util.spec_from_file_location(f"{path.parent}.{name}", path)
     if spec is None or spec.loader is None:
         raise ImportError("its name should end in .py")

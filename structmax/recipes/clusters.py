@@ -1,8 +1,8 @@
-"""Regression with latent categories: which gradient estimator finds the clusters nobody told it about?
+"""Regression with latent categories: which gradient estimator finds the hidden clusters?
 
 Points x lie in K clusters, and each cluster has a regression of its own, y = β_z · x + noise. A linear encoder scores
 the categories, a bilinear decoder predicts zᵀ V x, and the loss is squared. The categories are never seen: the encoder
-learns from whatever gradient the estimator gives it. The study is one line:
+learns only from the gradient that the estimator gives it. To compare the estimators:
 
     structmax compare clusters --over estimator=all --over clusters=3,10 --seeds 5 --jobs 2
 """
@@ -66,18 +66,18 @@ ESTIMATORS: dict[Name, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Settings):
-    """A study of one estimator; the defaults are small enough for a minute of coffee."""
+    """A run of one estimator; the defaults take about a minute."""
 
     least = Settings.least | {"clusters": 1, "points": 1, "features": 1, "distance": 0, "noise": 0}
-    estimator: Name = option("marginalise", "what gives the encoder its gradient")
-    clusters: int = option(3, "how many there are, and how many the model may use")
-    points: int = option(3000, "to train on")
-    features: int = option(100, "of a point")
-    distance: float = option(6.0, "of the clusters' centres from the origin; a cluster is 1 wide along each feature")
-    noise: float = option(0.1, "of y")
+    estimator: Name = option("marginalise", "gradient estimator of the encoder")
+    clusters: int = option(3, "number of clusters in the data, and of categories in the model")
+    points: int = option(3000, "number of points to train on")
+    features: int = option(100, "number of features of a point")
+    distance: float = option(6.0, "distance of a cluster's centre from the origin; a cluster is 1 wide")
+    noise: float = option(0.1, "standard deviation of the noise in y")
     epochs: int = option(20, "passes over the training data")
-    batch_size: int = option(200, "instances of a step, over all processes together")
-    learning_rate: float = option(0.01, "of the optimiser, at its highest")
+    batch_size: int = option(200, "number of instances in a step, over all processes together")
+    learning_rate: float = option(0.01, "highest learning rate of the optimiser")
 
 
 @dataclass(frozen=True)

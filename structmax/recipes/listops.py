@@ -1,9 +1,9 @@
-"""ListOps: sentences whose meaning is their tree, and which ways to learn a tree find it.
+"""ListOps: expressions whose value depends on their tree. Which ways to learn a tree find it?
 
 `[MAX 2 9 [MIN 4 7 ] 0 ]` is 9: a model has to compose the innermost brackets first. The encoder is an LSTM that sees no
-tree, a Tree-LSTM over the tree of the grammar, or one of many that have to find a tree that helps, taught by nothing
-but the answer. `f1` compares the trees they find with the grammar's; `brackets` is the share of its inner brackets that
-they have as spans, however they take arguments within.
+tree, a Tree-LSTM over the tree of the grammar, or one of many that have to find a helpful tree, trained on the answer
+alone. `f1` compares the trees they find with the grammar's; `brackets` is the share of its inner brackets that
+they have as spans, in whatever order they take arguments.
 
 Reference: Nangia & Bowman 2018, ListOps: a diagnostic dataset for latent tree learning; Williams, Drozdov & Bowman
 2018, Do latent tree learning models identify meaningful structure in sentences?; Havrylov, Kruszewski & Joulin 2019,
@@ -57,20 +57,20 @@ class Config(Settings):
         "entropy": 0,
     }
     most = Settings.most | {"policy_rate": 1e30}
-    encoder: Name = option("sparse_marginalisation", "what reads the expression")
-    baseline: Baseline = option("self_critical", "of rl_spinn: what a draw's loss is compared with")
-    size: int = option(64, "of words and states")
-    longest: int = option(20, "tokens of an expression; longer ones are left out of training")
-    train_size: int = option(50_000, "expressions to generate for training, if no file is given")
-    train_file: str = option("", "expressions to train on, in the published format")
-    test_file: str = option("", "expressions to test on, in the published format, of any length")
-    curriculum: int = option(8, "epochs in which expressions grow to the longest")
-    begin: int = option(8, "tokens of the longest expressions that a curriculum begins with")
-    policy_updates: int = option(2, "of ppo: how often the parser learns from a draw")
-    policy_rate: float = option(1e-3, "of ppo and rl_spinn: learning rate of what chooses the tree")
-    entropy: float = option(0.003, "of ppo: weight of the entropy that keeps the parser curious")
+    encoder: Name = option("sparse_marginalisation", "module that reads the expression")
+    baseline: Baseline = option("self_critical", "for rl_spinn: what the loss of a sample is compared with")
+    size: int = option(64, "size of the vectors of words and states")
+    longest: int = option(20, "largest number of tokens of an expression; longer ones are left out of training")
+    train_size: int = option(50_000, "number of expressions to generate for training, if no file is given")
+    train_file: str = option("", "file of expressions to train on, in the published format")
+    test_file: str = option("", "file of expressions to test on, in the published format, of any length")
+    curriculum: int = option(8, "number of epochs over which the expressions grow to the longest")
+    begin: int = option(8, "number of tokens of the longest expressions at the start of the curriculum")
+    policy_updates: int = option(2, "for ppo: how often the parser learns from a sample")
+    policy_rate: float = option(1e-3, "for ppo and rl_spinn: learning rate of the parameters that choose the tree")
+    entropy: float = option(0.003, "for ppo: weight of the entropy bonus that keeps the parser exploring")
     epochs: int = option(15, "passes over the training data")
-    learning_rate: float = option(2e-3, "of the optimiser, at its highest")
+    learning_rate: float = option(2e-3, "highest learning rate of the optimiser")
     clip: float = option(1.0, "largest norm of the gradient; 0 for no limit")
 
 
@@ -233,5 +233,5 @@ CHOOSING = {
     "ppo": ("encoder.parser", "encoder.reader"),
     "rl_spinn": ("encoder.spinn.score", "encoder.spinn.track", "encoder.spinn.look_ahead"),
 }
-# What an encoder remembers of former batches.
+# The state that an encoder keeps of earlier batches.
 RUNNING = (structmax.estimators.RunningMean, structmax.estimators.RunningScale)

@@ -12,7 +12,7 @@ LARGEST_ID = 2**31 - 1
 def hyperedges(nodes: int | None = None, **columns: Tensor | None) -> None:
     """Edges in any order: integers head (E,), tails (E, T) or (E,), parts (E, P) or (E,), with tails before heads.
 
-    They are spoken of by the names they are given by. Without `nodes`, their number, at least one edge tells it.
+    Error messages use the given names. Without `nodes`, their number follows from the edges, at least one.
     """
     (head_name, head), (_, tails), _ = columns.items()
     for name, tensor in columns.items():
@@ -48,7 +48,7 @@ def hyperedges(nodes: int | None = None, **columns: Tensor | None) -> None:
 def on_host(**columns: Tensor) -> None:
     for name, tensor in columns.items():
         if isinstance(tensor, Tensor) and tensor.device.type != "cpu":
-            raise ValueError(f"`{name}` should be on the CPU, as all edges, but is on {tensor.device}.")
+            raise ValueError(f"`{name}` should be on the CPU, like all edges, but is on {tensor.device}.")
 
 
 def ids(name: str, given: Tensor) -> None:

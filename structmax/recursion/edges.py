@@ -21,7 +21,7 @@ from structmax import check
 from structmax.contract import EXTRAS, GROUPS, RETURNS, outside_transforms
 from structmax.recursion import checks
 
-# Edges that have been looked at, as long as they live: by `first`, the other two and the largest part.
+# Edges that have been checked, as long as they live: by `first`, the other two and the largest part.
 _largest_parts = WeakTensorKeyDictionary()
 
 
@@ -39,7 +39,7 @@ class Hyperedges(NamedTuple):
     def of(cls, head: Tensor, tails: Tensor, parts: Tensor, nodes: int) -> "Hyperedges":
         """From edges in any order: integers head (E,), tails (E, T) or (E,), parts (E, P) or (E,).
 
-        `nodes` is their number. Edges of one head keep their order. What points outside of the nodes is refused.
+        `nodes` is their number. Edges of one head keep their order. Edges to other nodes raise an error.
         """
         checks.on_host(head=head, tails=tails, parts=parts)
         checks.hyperedges(nodes, head=head, tails=tails, parts=parts)
@@ -96,7 +96,7 @@ class Recursion(NamedTuple):
 def check_recursion(edges: Hyperedges, goal: Tensor, batch: int, size: int) -> None:
     """All that indexes memory: nodes in order, parts among the `size` scores of an instance, goals among the nodes.
 
-    Edges are looked at once, as long as they live; goals, which come with the lengths of a batch, each time.
+    Edges are checked once; goals, which come with the lengths of a batch, each time.
     """
     if not isinstance(edges, Hyperedges):
         raise TypeError(f"the edges should be Hyperedges, but are {type(edges).__name__}. Try Hyperedges.of.")
@@ -120,10 +120,10 @@ def check_recursion(edges: Hyperedges, goal: Tensor, batch: int, size: int) -> N
 
 
 def by_recursion(spoken: str, room: Any, name: str, engine: Callable[..., Any]) -> Callable[..., Any]:
-    """The answer of a room that lists its hyperedges: `engine` answers for any hypergraph, over flat part vectors.
+    """A function of a structure that lists its hyperedges, by an `engine` for any hypergraph, over flat part vectors.
 
-    The flat vector of an instance is its part tensors one after the other, unless the room has its own `pack` and
-    `unpack`.
+    The flat vector of an instance is its part tensors one after the other, unless the structure has its own `pack`
+    and `unpack`.
     """
     pack, unpack = getattr(room, "pack", _pack), getattr(room, "unpack", _unpack)
     kinds = RETURNS[name]
@@ -142,7 +142,7 @@ def by_recursion(spoken: str, room: Any, name: str, engine: Callable[..., Any]) 
                 raise
             raise ValueError(
                 f"`noise_size` of {spoken} should be the largest number of choices a derivation can have, but with "
-                f"{extras['noise'].shape[2]} the numbers ran out. Leave `noise_size` out, and it is counted."
+                f"{extras['noise'].shape[2]} the numbers ran out. Try leaving `noise_size` out: it is then counted."
             ) from error
         answers: list[Tensor] = []
         for kind, value in zip(kinds, (out,) if isinstance(out, Tensor) else out, strict=True):
@@ -155,7 +155,7 @@ def by_recursion(spoken: str, room: Any, name: str, engine: Callable[..., Any]) 
 def _recursion(
     spoken: str, room: Any, vectors: Tensor, scores: tuple[Tensor, ...], fields: dict[str, Any]
 ) -> Recursion:
-    """What the room lists, and has been looked at."""
+    """What the structure lists, checked."""
     try:
         with outside_transforms():
             edges, goal = room.recursion(*scores, **fields)
@@ -215,7 +215,7 @@ def most_decisions(edges: Hyperedges) -> list[int]:
 class Level(NamedTuple):
     """Nodes that depend only on levels before, with as many edges as the fullest of them has."""
 
-    # (n, D, T): positions of the tails in level order; position 0 is nobody, whose value is 0
+    # (n, D, T): positions of the tails in level order; position 0 stands for none, with value 0
     tails: Tensor
     # (n, D, P): positions in the part vector followed by 0 and −inf
     parts: Tensor

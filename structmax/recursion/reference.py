@@ -1,4 +1,4 @@
-"""Every question to a dynamic program, answered in torch for any ordered hypergraph: slow, right, on any device.
+"""Every question to a dynamic program, answered in torch for any ordered hypergraph: slow but correct, on any device.
 
 All functions take x (B, P), the flat scores, and the recursion as keywords: `goal` (B,) and the fields of `Hyperedges`.
 Values are computed level by level without writing in place, so that autograd may pass: marginals are gradients, a best
@@ -138,7 +138,7 @@ def _edge_scores(scores: Tensor, values: Tensor, level: Level) -> Tensor:
 
 
 def _values(scores: Tensor, plan: Layout, combine: Combine) -> Tensor:
-    """The value of each node by its place, after the 0 of nobody: (B, 1 + V)."""
+    """The value of each node by its place, after a 0 for none: (B, 1 + V)."""
     values = scores.new_zeros(len(scores), 1)
     for level in plan.levels:
         values = torch.cat([values, combine(_edge_scores(scores, values, level))], 1)

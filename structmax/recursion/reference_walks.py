@@ -31,7 +31,7 @@ def smoothed_sample(
     # One number more: all walks are asked at each step, those that have nothing to decide too.
     numbers = noise.shape[2]
     noise = torch.nn.functional.pad(noise, (0, 1))
-    # the place of none, −1, is that of nobody
+    # −1, for none, becomes place 0
     places = torch.nn.functional.pad(plan.place, (0, 1))
     offsets = torch.arange(int(first.diff().max()), device=x.device)
     batch = torch.arange(len(x), device=x.device)[:, None, None, None]
@@ -93,7 +93,7 @@ def sample_without_replacement(
 ) -> tuple[Tensor, Tensor]:
     """Draws one after the other, each from what the draws before have left: (B, S, P), and log-probabilities (B, S).
 
-    A tree of the decisions taken so far holds for each prefix the share of its mass that is left, summed anew along
+    A tree of the decisions taken so far holds for each prefix the share of its mass that is left, summed again along
     each draw: never by subtraction, so that what is exhausted is exactly 0; and as a logarithm, so that what is
     improbable is not.
     """

@@ -1,7 +1,7 @@
-"""The laws every structure obeys, with brute-force enumeration as the judge.
+"""The laws that every structure obeys, tested by comparison with brute-force enumeration.
 
-`check_structure` holds a structure to all of them; ours are held to them in the same way. A law asserts inside itself
-and names what broke. A law that asks what the structure refuses to answer is left out of the report.
+`check_structure` tests a structure against all of them, as the tests of structmax do. A law asserts inside itself
+and names what broke. A law that needs a function the structure does not support is left out of the report.
 """
 
 import itertools
@@ -74,12 +74,12 @@ LAWS: dict[Callable[[Case, str], None], tuple[str, ...]] = {
 
 
 def applicable(case: Case) -> list[tuple[Callable[[Case, str], None], str]]:
-    """The laws this structure can be held to, with each backend that answers all the law asks."""
+    """The laws that apply to this structure, with each backend that supports the law."""
     silent = _silent(case)
 
     def is_held(law: Callable[[Case, str], None], backend: str) -> bool:
         if not LAWS[law]:
-            # it asks no backend: once is enough
+            # it does not depend on the backend: once is enough
             return backend == "reference"
         if law in silent or (law is law_agrees_with_reference and backend == "reference"):
             return False
@@ -89,7 +89,7 @@ def applicable(case: Case) -> list[tuple[Callable[[Case, str], None], str]]:
 
 
 def _silent(case: Case) -> set[Callable[[Case, str], None]]:
-    """The laws that say nothing about this structure."""
+    """The laws that do not apply to this structure."""
     silent: set[Callable[[Case, str], None]] = set()
     if case.repeats_parts():
         silent |= {law_given, law_given_gradients, law_given_padding}
@@ -103,16 +103,16 @@ def _silent(case: Case) -> set[Callable[[Case, str], None]]:
 def check_structure(
     structure: AbstractStructure, make_scores: MakeScores, progress: Callable[[str], None] | None = None
 ) -> list[str]:
-    """Holds a structure, yours or ours, to every law it can answer for; raises an AssertionError that says what broke.
+    """Tests a structure against every law that applies to it; raises an AssertionError that says what broke.
 
     Args:
         structure: an instance, small enough to enumerate (some hundred members).
         make_scores: `make_scores(generator, dtype)` draws scores with at least one batch dimension. −inf forbids a
-            part, all of an instance if you like; laws of gradients put numbers in its place.
-        progress: called with the name of each law before it is held. By default it is written to a terminal.
+            part, also all parts of an instance; laws of gradients put numbers in its place.
+        progress: called with the name of each law before it is tested. By default it is printed on a terminal.
 
     Returns:
-        The laws that held, as "law on backend". What the structure refuses to answer is not among them.
+        The laws that held, as "law on backend". Laws of unsupported questions are not among them.
 
     Examples:
         >>> import torch, structmax
@@ -139,6 +139,6 @@ def check_structure(
 
 
 def _write(line: str) -> None:
-    """To a terminal, where somebody waits."""
+    """Shown only on a terminal."""
     if sys.stderr.isatty():
         print(line, file=sys.stderr, flush=True)

@@ -55,7 +55,7 @@ class Case:
         return flat(tensors, tensors[0].dim() - self.structure.event_dim)
 
     def unflat(self, vectors: Tensor, scores: tuple[Tensor, ...]) -> Any:
-        """The way back: vectors (…, batch, d) to parts shaped like the scores."""
+        """The inverse: vectors (…, batch, d) to parts shaped like the scores."""
         rank = scores[0].dim() - self.structure.event_dim
         pieces = vectors.split([math.prod(t.shape[rank:]) for t in scores], -1)
         return self.parts(tuple(p.reshape(*p.shape[:-1], *t.shape[rank:]) for p, t in zip(pieces, scores, strict=True)))
@@ -73,7 +73,7 @@ class Case:
         return torch.stack(padded).reshape(*batch, most, -1)
 
     def listable(self) -> None:
-        """Refuses a set too large to be listed."""
+        """Raises an error for a set too large to be listed."""
         scores = self.scores()
         batch = self.structure.batch_shape(self.parts(scores))
         for index in list(itertools.product(*map(range, batch)))[:1]:

@@ -1,4 +1,4 @@
-"""Laws of chance: seeded draws against exact probabilities."""
+"""Laws of samples: seeded draws against exact probabilities."""
 
 import itertools
 import math

@@ -15,7 +15,7 @@ from structmax.testing.case import Case, same, variants
 
 
 def fast(backend: str) -> dict[str, Any]:
-    """The gradients of the reference are autograd's own: a random projection of the Jacobian tells enough of them."""
+    """The gradients of the reference are autograd's own: a random projection of the Jacobian is enough to test them."""
     return {"fast_mode": backend == "reference"}
 
 

@@ -15,7 +15,7 @@ from structmax.testing.case import Case, same
 
 
 class Watched(TorchDispatchMode):
-    """Lets everything happen. Where somebody watches, kernels are called by the operator that torch.compile sees."""
+    """A mode that changes nothing. Under it, kernels are called through the operator that torch.compile sees."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
@@ -28,7 +28,7 @@ def _best(scores: tuple[Tensor, ...], structure: AbstractStructure, backend: str
 
 
 def law_limits(case: Case, backend: str) -> None:
-    """Fields outside their limits are refused by name: at once, inside a transform, and where a compiler has been."""
+    """Fields outside their limits raise an error with their name: directly, in a transform, and in compiled code."""
     structure = case.structure
     event = case.scores()[0].shape[-structure.event_dim :]
     for name, (size, _) in structure.limits(event, vars(structure)).items():
@@ -63,7 +63,7 @@ def _refused(name: str, wrong: int, ask: Callable[[], object]) -> None:
         ask()
     except ValueError as error:
         said = str(error)
-    assert f"`{name}` should be between" in said, f"{name} = {wrong} should be refused by name, but it says {said}"
+    assert f"`{name}` should be between" in said, f"{name} = {wrong} should be named in an error, but it says {said}"
 
 
 def law_vmap(case: Case, backend: str) -> None:

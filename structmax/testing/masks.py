@@ -1,4 +1,4 @@
-"""The law of masks: people forbid parts by large negative numbers, and every question has to bear them.
+"""The law of masks: parts may be forbidden by large negative numbers, in every question.
 
 The score of a structure is the sum of its parts in their dtype; a sum that overflows to −inf makes it infeasible. Where
 some structure has no masked part, answers are those with −inf in place of the mask. Where each has one, the digits of

@@ -112,7 +112,7 @@ def law_relax_gradients(case: Case, backend: str) -> None:
 def law_sparsemap_gradients(case: Case, backend: str) -> None:
     """gradcheck with forward mode, and gradgradcheck, of marginals, value, and means of what is no sum of parts."""
     leaves = tuple(t.clone().requires_grad_() for t in case.scores())
-    # The order of probabilities that tie may change: any functions of structures will do instead.
+    # The order of probabilities that tie may change: functions of structures are compared instead.
     directions = torch.randn(3, case.vector(leaves).shape[-1], generator=torch.Generator().manual_seed(1)).double()
 
     def ask(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -141,7 +141,7 @@ def law_given_gradients(case: Case, backend: str) -> None:
 def law_given_padding(case: Case, backend: str) -> None:
     """What is said of parts that no member has, such as those past a length, changes nothing.
 
-    It is asked of structures that tell such parts by `exists`.
+    It applies to structures with `exists`.
     """
     scores = case.scores()
     members = case.members(scores)
@@ -154,7 +154,7 @@ def law_given_padding(case: Case, backend: str) -> None:
 
     want = answer(0.0, used)
     for said in (0.0, 1.0):
-        same(f"log_prob with {said:g} known of parts nobody has", answer(said, torch.ones_like(used)), want)
+        same(f"log_prob with {said:g} known of parts no structure has", answer(said, torch.ones_like(used)), want)
 
 
 def law_counts(case: Case, backend: str) -> None:

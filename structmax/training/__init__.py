@@ -1,4 +1,4 @@
-"""What recipes share: the task they describe, the loop that trains it, the folder that remembers the run."""
+"""What recipes share: the task they describe, the loop that trains it, and the folder of the run."""
 
 from structmax.training.errors import DataError, Diverged, Interrupted, RunError
 from structmax.training.run import changed, name_of, run, versions

@@ -29,7 +29,7 @@ class Averages:
         self._waiting.append((step, weight, metrics))
 
     def is_due(self, seconds: float) -> bool:
-        """Whether it is time to fetch, so many seconds after the run began."""
+        """Whether it is time to fetch, this many seconds after the run began."""
         due = len(self._waiting) >= STEPS or seconds - self._fetched > SECONDS
         self._fetched = seconds if due else self._fetched
         return due

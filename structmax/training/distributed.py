@@ -126,8 +126,8 @@ def device_of(name: str) -> torch.device:
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     kind, _, number = name.partition(":")
     if kind not in ("auto", "cpu", "cuda") or (number and not number.isdecimal()):
-        raise RunError(f"`device` should be auto, cpu, cuda or cuda:1, say, but is {name!r}.")
+        raise RunError(f"`device` should be auto, cpu or a GPU such as cuda:1, but is {name!r}.")
     if kind == "cuda" and int(number or 0) >= gpus:
         found = f"cuda:0 to cuda:{gpus - 1}" if gpus else "no GPU"
-        raise RunError(f"`device` should be one of this machine, but is {name!r}, and {found} is found. Try auto.")
+        raise RunError(f"`device` should exist on this machine, but is {name!r}: it has {found}. Try auto.")
     return torch.device(("cuda" if gpus else "cpu") if kind == "auto" else name)

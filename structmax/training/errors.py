@@ -1,4 +1,4 @@
-"""How a run can end early, each with a sentence for the person in front of it."""
+"""The ways a run can end early, each with a message for the user."""
 
 import difflib
 import signal
@@ -20,15 +20,15 @@ def nearest(given: object, known: Iterable[object]) -> str:
 
 
 class RunError(Exception):
-    """An end of a run that its sentence explains: the command line prints it and no traceback."""
+    """An error that ends a run and whose message explains it: the command line prints it without a traceback."""
 
 
 class DataError(RunError, ValueError):
     """A data file is not as it should be.
 
     Args:
-        path: of the file.
-        line: of the fault, from 1; None if it is no single line.
+        path: path of the file.
+        line: number of the faulty line, from 1; None if it is not a single line.
         reason: what should be there, what is, and what to try.
 
     Examples:
@@ -46,7 +46,7 @@ class DataError(RunError, ValueError):
 
 
 class Diverged(RunError, ArithmeticError):
-    """The loss is no number any more, or parameters are none: `loss` is None where it was finite itself."""
+    """The loss or a parameter is not finite: `loss` is None if the loss itself was finite."""
 
     def __init__(self, step: int, loss: float | None = None) -> None:
         super().__init__(step, loss)
@@ -56,16 +56,16 @@ class Diverged(RunError, ArithmeticError):
         loss = f"The loss should be finite, but is {self.loss}"
         return (
             f"{'Parameters should be finite, but are not' if self.loss is None else loss} at step {self.step}. "
-            "Try a lower learning rate, a warm-up, gradients clipped (clip = 1), or to compute without bf16."
+            "Try a lower learning rate, a warm-up, gradient clipping (clip = 1), or computing without bf16."
         )
 
 
 class Interrupted(Exception):
-    """A signal stopped the run; the folder holds all that is needed to go on with it."""
+    """A signal stopped the run; its folder has everything needed to resume it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
 
     def __str__(self) -> str:
-        return f"Stopped by {signal.Signals(self.number).name}; what is needed to go on is saved."
+        return f"Stopped by {signal.Signals(self.number).name}; the run is saved and can be resumed."

@@ -1,4 +1,4 @@
-"""Ctrl-C and termination, heard but not obeyed until a step is finished."""
+"""Ctrl-C and termination, handled when a step is finished."""
 
 import signal
 import threading
@@ -9,13 +9,13 @@ HEARD = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interruption:
-    """While entered, the first signal of a kind is written down in `number`; the second does what it always does."""
+    """While entered, the first signal of a kind is recorded in `number`; the second has its usual effect."""
 
     number: int = 0
 
     def __enter__(self) -> "Interruption":
         self._before: dict[int, Any] = {}
-        # Python allows no other thread to hear signals
+        # Python handles signals in the main thread only
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._hear) for number in HEARD}
         return self

@@ -19,13 +19,13 @@ except ImportError:
 NAME = ".lock"
 # what systems answer when another process holds the lock
 HELD = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
-# Windows locks bytes, which nobody else can read: one far behind what is written
+# Windows locks bytes, which other processes then cannot read: one far behind what is written
 FAR = 1 << 30
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds a folder. It is made if it is not there, and goes again if nothing was put into it.
+    """Holds a folder. It is created if missing, and removed again if nothing was put into it.
 
     Raises:
         RunError: another process holds it, or it cannot be written to.
@@ -36,7 +36,7 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         file = _claimed(path)
     except OSError as error:
-        raise RunError(f"{folder} should be a folder to write to, but is none: {error.strerror}.") from error
+        raise RunError(f"{folder} should be a folder that can be written to, but is not: {error.strerror}.") from error
     try:
         yield
     finally:
@@ -62,7 +62,7 @@ def _claimed(path: Path) -> int:
         except BaseException:
             os.close(file)
             raise
-        # who held it took the file away between our two looks: a lock on it is a lock on nothing
+        # its holder removed the file between our two checks: a lock on it has no effect
         os.close(file)
 
 
@@ -82,12 +82,12 @@ def _lock(file: int, path: Path) -> None:
     except OSError as error:
         if error.errno not in HELD:
             # some network drives know no locks
-            warnings.warn(f"{path.parent} cannot be locked ({error.strerror}): begin one run at a time.", stacklevel=2)
+            warnings.warn(f"{path.parent} cannot be locked ({error.strerror}). Start one run at a time.", stacklevel=2)
             return
         holder = os.read(file, 1000).decode(errors="replace") or "another process"
         raise RunError(
             f"{path.parent} should be used by one run at a time, but {holder} uses it. "
-            "Wait until it ends, or take another --name."
+            "Wait until it ends, or choose another --name."
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""The training loop. It can be stopped after any step, and goes on with the same numbers as if it had not been.
+"""The training loop. It can be stopped after any step, and resumes with the same numbers as if it had not been.
 
 Of each batch, the task yields losses to step on. What a step reports stays on the device; the loop waits for it only
 now and then, before an evaluation, and before a checkpoint.
@@ -22,7 +22,7 @@ from structmax.training.run_folder import ANEW, Row, RunFolder
 from structmax.training.task import Task, merit
 from structmax.training.watcher import Place, Watcher
 
-# How many processes have chances of their own for one seed.
+# How many processes have random numbers of their own for one seed.
 PROCESSES = 1 << 16
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class Loop:
         task: what is trained.
         folder: for checkpoints and rows; if it has a checkpoint, training goes on from there.
         processes: that train together.
-        watcher: is told how it goes.
+        watcher: is notified of progress.
     """
 
     def __init__(self, task: Task[Any], folder: RunFolder, processes: Processes, watcher: Watcher) -> None:
@@ -59,7 +59,7 @@ class Loop:
     # ---------------------------------------------------------------- training
 
     def train(self) -> None:
-        """Trains to the end. A signal stops it after the present step with `Interrupted`, ready to go on."""
+        """Trains to the end. A signal stops it after the current step with `Interrupted`, ready to be resumed."""
         place, config = self.place, self.config
         self.watcher.begins(place, config.epochs)
         self.task.model.train()
@@ -180,7 +180,7 @@ class Loop:
 
     def _best(self) -> dict[str, Any]:
         if (best := self.folder.load("best.pt")) is None:
-            reason = f"should be there, since the run has been evaluated, but is not. {ANEW}"
+            reason = f"should exist, since the run has been evaluated, but does not. {ANEW}"
             raise DataError(self.folder.path / "best.pt", None, reason)
         return best
 
@@ -220,14 +220,14 @@ class Loop:
     def _take_up(self, state: dict[str, Any]) -> None:
         if len(state["processes"]) != self.processes.count:
             raise RunError(
-                f"The run in {self.folder.path} was begun by {len(state['processes'])} processes, "
-                f"and should go on with as many, but there are {self.processes.count}."
+                f"The run in {self.folder.path} was started by {len(state['processes'])} processes "
+                f"and should be resumed by as many, but there are {self.processes.count}."
             )
         own = state["processes"][self.processes.rank]
         here, there = self.task.device.type, "cpu" if own["cuda"] is None else "cuda"
         if here != there:
             raise RunError(
-                f"The run in {self.folder.path} was begun with the chances of {there}, and should go on there, "
+                f"The run in {self.folder.path} was started with the random numbers of {there} and should go on there, "
                 f"but this is {here}. Try --device {there}."
             )
         self.place = Place(**state["place"])

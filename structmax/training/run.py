@@ -18,21 +18,21 @@ from structmax.training.watcher import Watcher
 
 
 def run(recipe: type[Task[C]], config: C, folder: Path, watcher: Watcher | None = None) -> dict[str, Any]:
-    """Trains a task and tests its best model. A folder with an interrupted run of the same config goes on with it.
+    """Trains a task and tests its best model. An interrupted run of the same config in the folder is resumed.
 
     Args:
         recipe: the task's class.
         config: its settings.
         folder: of the run; made if it is not there.
-        watcher: is told how it goes; nobody by default.
+        watcher: is notified of progress; none by default.
 
     Returns:
-        The summary, as it stands in `summary.json`.
+        The summary, as written to `summary.json`.
 
     Raises:
-        Interrupted: by Ctrl-C or termination, after the present step; call again to go on.
+        Interrupted: by Ctrl-C or termination, after the current step; call again to resume.
         Diverged: the loss or a parameter is not finite; the folder keeps the last checkpoint from before.
-        RunError: the folder holds a run of another config or is in use, or the device is not there.
+        RunError: the folder holds a run of another config or is in use, or the device does not exist.
 
     Examples:
         >>> import tempfile

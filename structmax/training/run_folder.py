@@ -1,4 +1,4 @@
-"""The folder that remembers a run. Every file is written beside its place and then moved there: none is ever half."""
+"""The folder of a run. Every file is written under another name and then moved into place: none is ever incomplete."""
 
 import io
 import json
@@ -45,7 +45,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 # bytes of a path that are no letters stay what they are
 ODD = "surrogateescape"
-ANEW = "Begin the run anew, with --overwrite, or take another --name."
+ANEW = "Start the run again with --overwrite, or choose another --name."
 
 
 def spelled(settings: Mapping[str, Any]) -> str:
@@ -107,7 +107,7 @@ class RunFolder:
         self.move_in(name, lambda path: path.write_bytes(content.getbuffer()))
 
     def load(self, name: str) -> dict[str, Any] | None:
-        """A checkpoint, on the CPU; None if it is not there."""
+        """A checkpoint, on the CPU; None if it is missing."""
         path = self.path / name
         if not path.exists():
             return None
@@ -151,14 +151,14 @@ class RunFolder:
             write(beside)
             os.replace(beside, path)
         except OSError as error:
-            raise RunError(f"{path} should be written, but cannot be: {error.strerror}.") from error
+            raise RunError(f"{path} could not be written: {error.strerror}.") from error
         finally:
             if beside.exists():
                 beside.unlink()
         return path
 
     def read(self, name: str) -> Any:
-        """A file of JSON; None if it is not there."""
+        """A file of JSON; None if it is missing."""
         path = self.path / name
         if not path.exists():
             return None
@@ -166,7 +166,7 @@ class RunFolder:
 
 
 def _text(path: Path) -> str:
-    """What is no text is no JSON either, and said to be none when it is parsed."""
+    """Text that cannot be decoded is not JSON either, which parsing it reports."""
     try:
         return path.read_text(encoding="utf-8", errors=ODD)
     except OSError as error:
@@ -180,7 +180,7 @@ def _parsed(text: str, path: Path, line: int = 1) -> Any:
         reason = f"should be JSON, but has an error: {error.msg}. Mend the file, or take it away."
         raise DataError(path, line + error.lineno - 1, reason) from None
     except RecursionError:
-        raise DataError(path, line, "should be JSON, but is nested too deeply. Take it away.") from None
+        raise DataError(path, line, "should be JSON, but is nested too deeply. Remove the file.") from None
 
 
 def _object(text: str, path: Path, line: int = 1) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def _object(text: str, path: Path, line: int = 1) -> dict[str, Any]:
         raise DataError(path, line, reason)
     for name, kind in SHAPES[path.name].items():
         if not isinstance(found.get(name), kind):
-            what = repr(found[name])[:40] if name in found else "not there"
+            what = repr(found[name])[:40] if name in found else "missing"
             named = getattr(kind, "__name__", kind)
             raise DataError(path, line, f"should have a {name} of type {named}, but it is {what}. {ANEW}")
     return found

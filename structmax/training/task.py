@@ -1,4 +1,4 @@
-"""What a recipe is: settings people may change, and a task made of them.
+"""What a recipe is: settings that users may change, and a task made of them.
 
 A recipe is a file with two classes, `Config`, a frozen dataclass over `Settings`, and `Recipe`, a `Task`. The file's
 name is the recipe's, its docstring the description, and the fields of `Config` are the flags.
@@ -25,7 +25,7 @@ def option(default: Any, help: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What every recipe can be told.
+    """The settings of every recipe.
 
     `least` has the smallest values that make sense: `Settings.least | {"size": 1}` adds one. `most` has the largest.
     """
@@ -40,22 +40,22 @@ class Settings:
         "clip": 0,
         "evaluations": 1,
     }
-    # a seed that all makers of chance take, and a rate that optimisers can still multiply
+    # a seed that all random number generators accept, and a rate that optimisers can still multiply
     most: ClassVar[dict[str, float]] = {"seed": 2**32 - 1, "learning_rate": 1e30}
 
-    seed: int = option(0, "seed of all chance: data, first weights, draws")
+    seed: int = option(0, "seed of all random numbers: data, initial weights, samples")
     device: str = option("auto", "auto, cpu, cuda or cuda:1; auto takes a GPU if there is one")
-    bf16: bool = option(False, "compute in bfloat16 where autocast does")
+    bf16: bool = option(False, "compute in bfloat16 wherever torch.autocast does")
     epochs: int = option(10, "passes over the training data")
-    minutes: float = option(0.0, "stop training after so many minutes; 0 for no limit")
-    batch_size: int = option(64, "instances of a step, over all processes together")
-    learning_rate: float = option(1e-3, "of the optimiser, at its highest")
+    minutes: float = option(0.0, "stop training after this many minutes; 0 for no limit")
+    batch_size: int = option(64, "number of instances in a step, over all processes together")
+    learning_rate: float = option(1e-3, "highest learning rate of the optimiser")
     schedule: Literal["constant", "cosine", "linear"] = option(
-        "constant", "of the learning rate after the warm-up, to the last epoch or, if it comes first, the last minute"
+        "constant", "how the learning rate changes after the warm-up, until the last epoch or the time limit"
     )
-    warm_up: int = option(0, "steps until the learning rate is at its highest")
+    warm_up: int = option(0, "number of steps until the learning rate is at its highest")
     clip: float = option(0.0, "largest norm of the gradient; 0 for no limit")
-    evaluations: int = option(1, "how often an epoch is interrupted to evaluate, its end included")
+    evaluations: int = option(1, "number of evaluations in an epoch, including the one at its end")
 
     def __post_init__(self) -> None:
         kinds = get_type_hints(type(self))
@@ -77,7 +77,7 @@ def _check(name: str, kind: Any, value: Any) -> None:
             raise ValueError(f"`{name}` should be one of {choices}, but is {value!r}.{nearest(value, get_args(kind))}")
         return
     accepted: Any = {int: int, float: (int, float), str: str, bool: bool}.get(kind, object)
-    # True is an int to Python, and to nobody else
+    # True is an int in Python, but should not count as one here
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind in (int, float)):
         raise ValueError(f"`{name}` should be of type {kind.__name__}, but is {value!r}.")
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -88,7 +88,7 @@ C = TypeVar("C", bound=Settings)
 
 
 class Task(ABC, Generic[C]):
-    """Data, a model, and how it learns. Made with the config and the device; all chance comes from the config's seed.
+    """Data, a model, and how it learns. Made with the config and the device; random numbers come from its seed.
 
     `model` holds all that is trained. `best` names the metric of `evaluate` whose largest value marks the best
     checkpoint; `shown` the metrics of a training step that a progress bar has room for; `meanings` explains metrics
@@ -113,11 +113,11 @@ class Task(ABC, Generic[C]):
         """The losses of one batch to step on, one after the other: most tasks yield one, PPO several.
 
         A loss is a mean over the instances. The optimiser has stepped when the next is asked for; parameters without
-        a gradient stay. Metrics are means over instances too, tensors without gradient: nobody waits for a GPU.
+        a gradient stay. Metrics are means over instances too, tensors without gradient: the loop never waits for a GPU.
 
         Args:
             indices: of the instances, those of this process.
-            generator: source of chance on the task's device.
+            generator: random number generator on the task's device.
         """
 
     @abstractmethod
@@ -133,14 +133,14 @@ class Task(ABC, Generic[C]):
         return []
 
     def state(self) -> dict[str, Any]:
-        """What else has to be remembered to go on with the same numbers: running baselines, say.
+        """Other state that is needed to resume with the same numbers, such as running baselines.
 
         Tensors, numbers and strings, in dicts and lists.
         """
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """The way back."""
+        """The inverse."""
 
 
 def merit(best: float) -> float:

@@ -1,4 +1,4 @@
-"""Who is told how a run goes. The loop prints nothing itself."""
+"""Receives the progress of a run. The loop prints nothing itself."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ class Place:
 
 
 class Watcher:
-    """Says nothing. Heirs show what they are told."""
+    """Prints nothing. Subclasses show what they receive."""
 
     def begins(self, place: Place, epochs: int) -> None:
         """Training begins, or goes on."""

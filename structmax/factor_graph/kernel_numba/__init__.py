@@ -28,8 +28,8 @@ def argmax(*scores: Tensor, layout: int, **fields: Any) -> tuple[Tensor, ...]:
     unsure = int((~torch.from_numpy(found.exact) & ~lost).sum())
     if unsure:
         warnings.warn(
-            f"argmax of a FactorGraph: {unsure} of {len(lost)} instances were searched in {MOST_NODES} relaxations, "
-            "and a better structure than the one returned may exist. Try `graph.search` with a larger `max_nodes`.",
+            f"argmax of a FactorGraph: {unsure} of {len(lost)} instances were not solved in {MOST_NODES} relaxations, "
+            "so a better structure than the one returned may exist. Try `graph.search` with a larger `max_nodes`.",
             stacklevel=2,
         )
     parts = tuple(t.to(scores[0].dtype) for t in _with_losses(graph, found.u, found.nu, lost))
@@ -85,7 +85,7 @@ def _warn(open_ones: int, count: int, max_iter: int) -> None:
     if open_ones:
         warnings.warn(
             f"sparsemap of a FactorGraph: {open_ones} of {count} instances did not converge in {max_iter} "
-            "steps: look at `converged` and the residuals. Try a larger `max_iter`, or see whether the constraints can "
-            "hold together.",
+            "steps: see `converged` and the residuals. Try a larger `max_iter`, or check whether the constraints can "
+            "all hold at once.",
             stacklevel=4,
         )

@@ -78,7 +78,7 @@ class _Cache(FunctionCache):
         try:
             found = super().load_overload(sig, target_context)
         except (OSError, _Damaged) as error:
-            _warn_once(f"Compiled kernels cannot be read from {self._cache_path}, and are compiled anew: {error}.")
+            _warn_once(f"Compiled kernels cannot be read from {self._cache_path} and are compiled again: {error}.")
         if found is None:
             compilation.announce(self._py_func.__name__, f"it is kept in {self._cache_path}")
         return found

@@ -1,1 +1,1 @@
-"""Data of the recipes: generators, and readers that say where a file is wrong."""
+"""Data of the recipes: generators, and readers that report where a file is wrong."""

@@ -74,7 +74,7 @@ def generate(count: int, seed: int, longest: int = 1000, without: Iterable[Expre
         count: how many.
         seed: of the generator.
         longest: in tokens, brackets counted.
-        without: expressions to keep out, those of a test set say.
+        without: expressions to leave out, such as those of a test set.
 
     Examples:
         >>> from structmax.recipes.data import listops
@@ -97,8 +97,8 @@ def generate(count: int, seed: int, longest: int = 1000, without: Iterable[Expre
             misses = 0
         elif (misses := misses + 1) == PATIENCE:
             raise RunError(
-                f"There should be {count} different expressions of at most {longest} tokens, but {len(found)} is all "
-                f"that {PATIENCE:,} draws in a row found. Try longer expressions, or fewer."
+                f"There should be {count} different expressions of at most {longest} tokens, but only {len(found)} "
+                f"were found before {PATIENCE:,} draws in a row found no new one. Try longer expressions, or fewer."
             )
     return found
 
@@ -218,7 +218,7 @@ class ListOps:
         Args:
             size: of a batch.
             longest: in tokens; longer expressions are left out.
-            generator: source of chance, on the CPU.
+            generator: random number generator, on the CPU.
             pool: batches that are sorted together.
         """
         lengths = self.lengths.cpu()

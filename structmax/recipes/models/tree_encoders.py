@@ -3,7 +3,7 @@
 An encoder reads words (B, N, D) and gives a state of the whole sentence, (B, H), which a classifier judges. Those that
 choose a tree for themselves belong to one of three families:
 
-    L(argmax)  the loss of one tree; its gradient for the parser is invented          straight_through, spigot, gumbel …
+    L(argmax)  the loss of one tree; the parser gets a surrogate gradient             straight_through, spigot, gumbel …
     L(E[z])    the loss of an average tree, or of the average of what trees say       marginals, sparsemap
     E[L(z)]    the average loss of trees, estimated or summed                         sparse, rl_spinn, ppo
 """
@@ -51,7 +51,7 @@ class Encoded(NamedTuple):
 
 
 class Encoder(nn.Module, ABC):
-    """Sentences to states. It embeds tokens for itself, so that parser and composer share nothing they need not."""
+    """Sentences to states. It has its own embeddings, so that parser and composer share nothing unnecessary."""
 
     def __init__(self, vocabulary: int, size: int) -> None:
         super().__init__()
@@ -213,7 +213,7 @@ class SparseLosses(SparseTrees):
 
 
 class SupervisedSpinn(Encoder):
-    """Shifts and reduces as it was shown."""
+    """Shifts and reduces, trained on the grammar's actions."""
 
     def __init__(self, vocabulary: int, size: int) -> None:
         super().__init__(vocabulary, size)
@@ -231,7 +231,7 @@ class SupervisedSpinn(Encoder):
 
 
 class ReinforcedSpinn(SupervisedSpinn):
-    """Shifts and reduces by chance, and what turned out well becomes more probable.
+    """Samples shifts and reduces; those with a low loss become more probable.
 
     Args:
         baseline: "none", "running_mean", "leave_one_out", "self_critical" or "learned".
@@ -276,11 +276,11 @@ class ReinforcedSpinn(SupervisedSpinn):
 class ProximalMerges(Encoder):
     """Merges neighbours by a policy of its own, trained by several clipped updates for each draw.
 
-    A draw is compared with the tree that the policy likes best, and differences are scaled to one size.
+    A draw is compared with the best tree of the policy, and differences are scaled to one size.
 
     Args:
         updates: of the policy for each draw.
-        entropy: weight of the policy's entropy, which keeps it curious.
+        entropy: weight of the policy's entropy, which keeps it exploring.
 
     Reference: Havrylov, Kruszewski & Joulin 2019, https://arxiv.org/abs/1902.09393.
     """

@@ -133,7 +133,7 @@ class BinaryTree(AbstractStructure):
         return flat[..., :size].unflatten(-1, event)
 
     def _marks(self, spans: Tensor, leaves: Tensor, event: Sequence[int]) -> Tensor:
-        """Which rows are spans; refuses those that cannot be, and too few of them."""
+        """Which rows are spans; raises an error for impossible ones, and for too few of them."""
         i, j = spans[..., 0], spans[..., 1]
         valid = (i >= 0) & (i <= j) & (j < leaves.unsqueeze(-1))
         wanted = f"be rows (first leaf, last leaf), with leaves from 0 to {event[0] - 1} and below the lengths"

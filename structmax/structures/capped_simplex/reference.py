@@ -62,7 +62,7 @@ def _solve(x: Tensor, lower: Tensor, upper: Tensor, total: Tensor, soft: bool) -
         inside = (middle > before) & (middle < after)
         before, after = torch.where(inside & enough, middle, before), torch.where(inside & ~enough, middle, after)
     rank = torch.empty_like(order).scatter(-1, order, torch.arange(2 * n, device=x.device).expand_as(order))
-    # Free is who is free at every such τ; the others are held by a bound at one, and so within rounding at all.
+    # Free are entries that are free at every such τ; the others are at a bound for one, and so within rounding for all.
     at_upper = rank[:, :n] > before[:, :1]
     at_lower = (rank[:, n:] <= before[:, 1:]) & ~at_upper
     free = ~at_upper & ~at_lower

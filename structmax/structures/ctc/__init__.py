@@ -18,7 +18,7 @@ class CTC(AbstractStructure):
 
     A string collapses by merging what repeats and then dropping blanks: with blank 0, 0 1 1 0 1 2 becomes 1 1 2. Scores
     (…, T, V) of each symbol at each frame. Where they are log-probabilities, `log_partition` is the log-probability of
-    the labels, and minus it the CTC loss. Too few frames for the labels: nothing is feasible.
+    the labels, and minus it the CTC loss. With too few frames for the labels, nothing is feasible.
 
     Args:
         labels: (…, L) int64, what the string says, without blanks; padded with anything beyond `label_lengths`. The

@@ -17,7 +17,7 @@ from structmax.recursion.edges import Hyperedges, listed, listed_examples, most_
 
 @dataclass(frozen=True)
 class Hypergraph(AbstractStructure):
-    """Derivations of an ordered hypergraph, scores (…, P): any dynamic program, with every question answered.
+    """Derivations of an ordered hypergraph, scores (…, P): any dynamic program, with support for every question.
 
     A hyperedge builds its head from its tails and uses some parts. A derivation of a node takes one of its edges, and
     derives each of its tails in turn; the members are the derivations of the goal, as vectors that count the parts
@@ -79,7 +79,7 @@ class Hypergraph(AbstractStructure):
 
     @classmethod
     def from_function(cls, edges: Callable[..., Iterator[tuple[int, ...]]], *sizes: int, goal: Any = None) -> Any:
-        """From a generator that lists the hyperedges; it is compiled, so that large ones are listed in no time.
+        """From a generator that lists the hyperedges; it is compiled, so that large ones are listed quickly.
 
         Args:
             edges: `edges(*sizes)` yields (head, part, tail, …), whole numbers, in any order; −1 for none. It should be

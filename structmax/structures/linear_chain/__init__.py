@@ -36,8 +36,8 @@ class LinearChain(AbstractStructure):
 
     Args:
         lengths: the number of positions of each instance, at most N; integers that broadcast to the batch.
-        keep: instead of lengths, which positions count, (…, N) bool, in any pattern: the others, say the later pieces
-            of a word, are passed over. The transition into a kept position n is scored by pairwise[n − 1].
+        keep: instead of lengths, which positions count, (…, N) bool, in any pattern: the others, such as later pieces
+            of a word, are skipped. The transition into a kept position n is scored by pairwise[n − 1].
 
     Examples:
         The best of the sequences whose labels differ from their neighbours':
@@ -138,8 +138,8 @@ class LinearChain(AbstractStructure):
     def _order(self, unary: Tensor) -> tuple[Tensor, Tensor]:
         """Which position, kept ones first, and which transition comes to each place: (…, N) and (…, N − 1).
 
-        The transition into the position at place k comes to place k − 1. Position 0 has none; where it is passed over,
-        it gets that of the first position kept, which nobody uses.
+        The transition into the position at place k comes to place k − 1. Position 0 has none; where it is skipped,
+        it gets that of the first position kept, which is not used.
         """
         assert self.keep is not None
         order = (~self.keep.to(unary.device)).expand(unary.shape[:-1]).long().argsort(dim=-1, stable=True)
@@ -204,8 +204,8 @@ class LinearChain(AbstractStructure):
     def encode(self, labels: Tensor, scores: Scores) -> LinearChainParts:  # type: ignore[override]
         """Parts of labels (…, N) as `decode` returns them, shaped for `scores`, whose values do not matter.
 
-        What `lengths` or `keep` leave out is padding and may hold anything, such as −1 or −100; it marks nothing, and
-        neither do transitions from or to it.
+        What `lengths` or `keep` leave out is padding and may hold anything, such as −1 or −100. Its parts, and those of
+        transitions from or to it, are 0.
         """
         unary, pairwise = scores[:2]
         N, C = unary.shape[-2:]

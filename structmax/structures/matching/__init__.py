@@ -7,7 +7,7 @@ from structmax.contract import families
 from structmax.numerics.pairs import AbstractMatching
 
 _PERMANENT = (
-    "the partition function of matchings is a permanent, which nobody can compute fast (#P-hard). Try `sinkhorn`, its "
+    "the partition function of matchings is a permanent, which is #P-hard to compute. Try `sinkhorn`, its "
     "entropic relaxation, `sparse_marginals`, `perturb_and_map`, or `SmallMatching`, exact up to 12 on one side."
 )
 _OF_THE_PERMANENT = families("log_partition", "marginals", "sample", "given", "smoothed")
@@ -18,16 +18,16 @@ class Matching(AbstractMatching):
     """Matchings of N rows with M columns: sets of pairs in which no row and no column occurs twice.
 
     Scores (…, N, M), one for each pair. Every member matches the smaller side entirely, min(N, M) pairs, so that square
-    scores choose a permutation (the assignment problem). With `partial` any number of pairs will do: a row or column
-    that stays single scores 0, and a pair of negative score is never worth while.
+    scores choose a permutation (the assignment problem). With `partial` any number of pairs is allowed: an unmatched
+    row or column scores 0, so a best matching has no pair of negative score.
 
-    The best matchings are found exactly, in O(N² M). Sums over matchings are permanents and are refused: `sinkhorn`
-    and `sparse_marginals` relax them, and `SmallMatching` computes them where one side has 12 items or fewer.
+    The best matchings are found exactly, in O(N² M). Sums over matchings are permanents and raise a `Refusal`.
+    `sinkhorn` and `sparse_marginals` relax them; `SmallMatching` computes them where one side has 12 items or fewer.
 
     Args:
         rows: the true N of each instance, at most N; integers that broadcast to the batch.
         columns: the true M of each instance.
-        partial: whether anything may stay single.
+        partial: whether any row or column may stay unmatched.
 
     Examples:
         >>> import torch, structmax

@@ -1,4 +1,4 @@
-"""Best matchings in plain Python: slow and right, on any device. Derivations: README.md in this folder.
+"""Best matchings in plain Python: slow but correct, on any device. Derivations: README.md in this folder.
 
 Scores of an instance are a table, a list of rows; a matching is the list of its pairs.
 """

@@ -1,4 +1,4 @@
-"""Relaxed matchings in plain torch: entropic, nearest, and their derivatives; slow, right, on any device.
+"""Relaxed matchings in plain torch: entropic, nearest, and their derivatives; slow but correct, on any device.
 
 Derivation: README.md in this folder. Here the lines are always the columns, so that either side may be bounded only.
 All is computed in float64; everything outside the r × c scores of an instance counts as forbidden.
@@ -196,7 +196,7 @@ def _usable(table: list[list[bool]]) -> list[list[bool]] | None:
 
     if not all(place(i, set()) for i in range(n)):
         return None
-    # Node n stands for all columns that nobody has.
+    # Node n stands for all columns that no row has.
     node = [n if i is None else i for i in owner]
     reach = [{node[j] for j in range(m) if table[i][j]} for i in range(n)]
     reach.append(set(range(n)) if m > n else set())

@@ -259,7 +259,7 @@ class MonotoneAlignment(AbstractStructure):
         return self.parts(tuple(parts))
 
     def _marks(self, path: Tensor, N: int, M: int) -> Tensor:
-        """Which rows of a path are steps of it; refuses those that lead nowhere."""
+        """Which rows of a path are steps of it; raises an error for those that are not connected."""
         n, m = (
             torch.full((1,), size, device=path.device) if given is None else given.to(path.device).unsqueeze(-1)
             for given, size in ((self.rows, N), (self.columns, M))

@@ -33,8 +33,8 @@ class PCFG(AbstractStructure):
     S = K + T. terms (…, N, T) scores each preterminal at each word, rules (…, K, S, S) or (K, S, S) the rules a → b c,
     roots (…, K) or (K,) the nonterminal of the whole sentence, and spans (…, N, N, K), which may be left out, a
     nonterminal over the words from i to j, both included, i < j; other entries of spans are ignored. Preterminals stand
-    over single words and nonterminals over two or more, so a sentence of one word has no parse. Log-probabilities as
-    scores make a probabilistic grammar, and the log-partition the log-likelihood of the sentence; any others will do.
+    over single words and nonterminals over two or more, so a sentence of one word has no parse. With
+    log-probabilities as scores, the log-partition is the log-likelihood of the sentence; any other scores are allowed.
     A rule that is used several times counts as often.
 
     Args:

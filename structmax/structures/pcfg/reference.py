@@ -77,7 +77,7 @@ def _edges(N: int, K: int, T: int) -> Hyperedges:
 def examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any]]]:
     """Calls that between them reach every compiled variant."""
     near = x.new_zeros(1, 2, 2), x.new_zeros(1, 1, 3, 3), x.new_zeros(1, 1), x.new_zeros(1, 2, 2, 1)
-    # So far apart that log space has to do.
+    # So far apart that log space is needed.
     far = x.new_tensor([[[0.0, -1e3], [0.0, -1e3]]]), *near[1:]
     given = {"lengths": torch.full((1,), 2, device=x.device)}
     for scores in (near, far):

@@ -24,7 +24,7 @@ class ProjectiveTree(ArcConventions, AbstractStructure):
 
     Args:
         lengths: how many words each instance has, the root not counted; integers that broadcast to the batch.
-        single_root: whether the root has exactly one dependent, as treebanks demand, or any number from one on.
+        single_root: whether the root has exactly one dependent, as in most treebanks, or any number ≥ 1.
         labelled: whether the scores have a last dimension of labels.
 
     Examples:

@@ -1,4 +1,4 @@
-"""The proximal maps in plain torch: slow, right, on any device. Derivations: README.md in this folder.
+"""The proximal maps in plain torch: slow but correct, on any device. Derivations: README.md in this folder.
 
 Every function takes rows flattened to (B, n). An entry of −inf is removed: its neighbours become neighbours, it stays
 −inf and belongs to no group. A row that holds NaN or +inf, or has a strength that is not ≥ 0, is NaN throughout.

@@ -15,11 +15,11 @@ SHIFT, REDUCE = 0, 1
 
 @dataclass(frozen=True)
 class ShiftReduce(AbstractStructure):
-    """Sequences of 2n − 1 actions that build a binary tree over n leaves: the other face of `BinaryTree`.
+    """Sequences of 2n − 1 actions that build a binary tree over n leaves: another view of `BinaryTree`.
 
     Shift puts the next leaf on a stack; reduce joins the two topmost trees of it into one. Scores (…, 2N − 1, 2) are
-    for [step, 0] shift and [step, 1] reduce. What no sequence can do, to reduce fewer than two trees or to shift when
-    no leaf is left, is never chosen, whatever its score.
+    for [step, 0] shift and [step, 1] reduce. Impossible actions, reducing fewer than two trees or shifting when
+    no leaf is left, are never chosen, whatever their scores.
 
     Args:
         lengths: the number of leaves of each instance, at most N; integers that broadcast to the batch.

@@ -1,4 +1,4 @@
-"""The simplex in plain torch: slow, right, on any device. Derivations: README.md in this folder.
+"""The simplex in plain torch: slow but correct, on any device. Derivations: README.md in this folder.
 
 Every function takes scores flattened to (B, n), with −inf at forbidden entries, and `alpha` as a number or as a (B,)
 tensor. A row without a feasible entry has value −inf and all-zero probabilities.
@@ -18,7 +18,7 @@ from structmax.recursion.edges import Hyperedges, Recursion
 BISECTIONS = 200
 # Stands in for −inf where a sorted row is summed; far below any support, which ends 1/(α−1) under the maximum.
 FLOOR = -1e6
-# Targets that are no entry: a value without a target term, and a row that counts nothing.
+# Special targets: a value without a target term, and a row that is ignored.
 NOTHING, IGNORED = -1, -2
 
 

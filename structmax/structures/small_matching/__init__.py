@@ -1,4 +1,4 @@
-"""Matchings with a small side, of which everything can be computed."""
+"""Matchings with a small side, for which every question can be computed."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class SmallMatching(AbstractMatching):
     Args:
         rows: the true N of each instance, at most N; integers that broadcast to the batch.
         columns: the true M of each instance.
-        partial: whether anything may stay single, at score 0.
+        partial: whether any row or column may stay unmatched, at score 0.
 
     Examples:
         3! permutations:

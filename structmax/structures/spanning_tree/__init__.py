@@ -30,18 +30,18 @@ class SpanningTree(ArcConventions, AbstractStructure):
 
     Scores arc (…, N + 1, N + 1), or (…, N + 1, N + 1, L) for `labelled` arcs: arc[h, m] is the score of h as the head
     of m. Node 0 is the root, and words are 1 … N. The root has no head and no word is its own: column 0 and the
-    diagonal are ignored. A part is an arc (with its label), so a tree has one part for each word. Arcs may cross; for
-    those that may not there is ProjectiveTree.
+    diagonal are ignored. A part is an arc (with its label), so a tree has one part for each word. Arcs may cross; see
+    `ProjectiveTree` for those that may not.
 
     With `directed=False`: spanning trees over N nodes without a root. Scores edge (…, N, N), or (…, N, N, L), and edge
     {i, j} is the part [i, j] with i < j; the diagonal and what is below it are ignored.
 
     Args:
         lengths: how many words (the root not counted) or nodes each instance has; integers that broadcast to the batch.
-        single_root: whether the root has exactly one dependent, as treebanks demand, or any number from one on.
-            To be given unless `directed=False`, where there is no root.
+        single_root: whether the root has exactly one dependent, as in most treebanks, or any number ≥ 1.
+            Required unless `directed=False`, where there is no root.
         labelled: whether the scores have a last dimension of labels.
-        directed: whether trees grow from the root, or have neither root nor directions.
+        directed: whether trees are directed away from a root, or have neither root nor directions.
 
     Examples:
         >>> import torch, structmax
@@ -149,7 +149,7 @@ class SpanningTree(ArcConventions, AbstractStructure):
     def encode(  # type: ignore[override]
         self, tree: Tensor, labels: Tensor | None = None, count: int | None = None
     ) -> Tensor:
-        """The way back, parts of heads or edges; with labels, of which `count` there are: a last dimension.
+        """The inverse, parts of heads or edges; with labels, of which `count` there are: a last dimension.
 
         What is past the lengths is padding and may hold anything.
         """

@@ -29,7 +29,7 @@ def marginals(arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool
     near, words, lost = brought_near(arc, lengths, single_root, directed)
     parts = _derived["marginals"](near, words=words, single_root=single_root)[0]
     if lost is not None:
-        # Rounding leaves something of nothing, which no mask bears.
+        # Rounding may leave a small number in place of 0, which matters next to a mask.
         parts = torch.where(parts.abs() > arc.shape[1] * torch.finfo(parts.dtype).eps, parts, 0.0)
     return from_arcs(parts.to(arc.dtype), directed, arc.dim() == 4)
 
@@ -48,7 +48,7 @@ def _eliminated(arc: Tensor, *, words: Tensor, single_root: bool) -> Tensor:
     value = weight.new_zeros(len(arc))
     for k in range(arc.shape[1] - 1, 0, -1):
         weight, pivot = (_without_single_root if single_root else _without)(weight)
-        # A word past the length has no heads either, and is passed over.
+        # A word past the length has no heads either, and is skipped.
         value = value + torch.where((pivot == -math.inf) & (k > words), 0.0, pivot)
     # No gradient where nothing is feasible.
     return torch.where(value == -math.inf, -math.inf, value)

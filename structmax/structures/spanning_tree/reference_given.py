@@ -1,4 +1,4 @@
-"""Trees that have all required parts: the same questions, asked of a graph that has no others.
+"""Trees that have all required parts: the same questions about a graph whose trees all have them.
 
 A required arc forbids all other arcs into its dependent. A required edge forbids no other edge: it is contracted. The
 scores of either graph have the same shape and are a differentiable function of the given ones, and gradients come back

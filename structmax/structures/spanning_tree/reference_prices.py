@@ -22,7 +22,7 @@ def brought_near(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Arcs in float64, words, and what all trees have lost: (B, …), (B,), (B,).
 
-    Where no score is far, arcs are as they are, and nothing is lost: None. On other devices than the CPU nobody looks.
+    Where no score is far, arcs are as they are, and nothing is lost: None. Values are only checked on the CPU.
     """
     arcs, words = as_arcs(arc, lengths, directed)
     if not check.readable(arcs) or not bool((arcs.isfinite() & (arcs.abs() > FAR)).any()):

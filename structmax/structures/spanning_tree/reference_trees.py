@@ -1,4 +1,4 @@
-"""Single trees, slow and right: the best ones. Derivations: README.md in this folder.
+"""Single trees, slow but correct: the best ones. Derivations: README.md in this folder.
 
 An instance is a table score[m][h], the scores of the labels of arc h → m, one where there are no labels; −inf where an
 arc cannot be. A tree is a list of parts (h, m, label), one for each word m.

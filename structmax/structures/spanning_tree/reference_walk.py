@@ -1,4 +1,4 @@
-"""Single trees, slow and right: those drawn by chance. Derivations: README.md in this folder.
+"""Single trees, slow but correct: those that are sampled. Derivations: README.md in this folder.
 
 Tables and trees are those of reference_trees.py. Noise of a draw: noise[0] chooses the word below the root where there
 is one only, noise[m] the head of word m, and with labels noise[N + m] the label of its arc.
@@ -60,7 +60,7 @@ def _uniform(seed: int, step: int) -> float:
 
 
 def _walk(weight: Weights, target: int, noise: list[float]) -> dict[int, int] | None:
-    """The head of each word in a tree that grows from `target`, from its children on; None if patience is at an end."""
+    """The head of each word in a tree that grows from `target`, from its children on; None after too many steps."""
     words = range(1, len(weight))
     heads: dict[int, int] = {}
     tree = {target}
@@ -127,7 +127,7 @@ class _Chain:
     def log_probs(self) -> list[float]:
         """Of each of the nodes as the head of the last open word v.
 
-        A walk from v is taken after its last visit to v: by its first step, and the chance to escape to the target
+        A walk from v is taken after its last visit to v: by its first step, and the probability to escape to the target
         from there before it comes to v again.
         """
         *inner, v = self.open
@@ -191,7 +191,7 @@ def _draw(table: Table, some: _Instance, noise: list[float], size: int) -> Tree:
     target = _choose(some.roots, noise[0])
     heads = _walk(some.weight, target, noise)
     if heads is None:
-        # How many steps walks take has no influence on the tree they end in: to give up is no bias.
+        # The tree a walk ends in does not depend on its number of steps, so giving up adds no bias.
         heads, chain = {}, _Chain(some.weight, target)
         while chain.open:
             head, m = chain.decide(_choose(chain.log_probs(), noise[chain.open[-1]]))

@@ -1,1 +1,1 @@
-"""Mixtures of few listed structures: what a sparse map returns. A room of its own; it holds no structure by name."""
+"""Mixtures of few listed structures: what a sparse map returns. It has functions but no public structure."""

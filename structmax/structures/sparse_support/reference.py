@@ -1,8 +1,8 @@
 """Mixtures of listed structures, and how they respond to a change of scores. Derivation: README.md in this folder.
 
 `lists` (B, K, L) names the parts of each structure in the flat vector of an instance, P parts long; P itself fills them
-up. `factor` (B, K, K) is R, upper triangular, with RᵀR = G + 1 for the first `ranks` (B,) structures: what else it
-holds does not count.
+up. `factor` (B, K, K) is R, upper triangular, with RᵀR = G + 1 for the first `ranks` (B,) structures: its other
+entries are ignored.
 """
 
 from collections.abc import Iterator

@@ -14,14 +14,14 @@ from structmax.contract import AbstractStructure, Scores
 
 @dataclass(frozen=True)
 class Subset(AbstractStructure):
-    """Subsets of n items with a budget: exactly k of them, or at most so many. Scores (…, n), one for each item.
+    """Subsets of n items with a budget: exactly k of them, or at most `at_most`. Scores (…, n), one for each item.
 
     Y = {y in {0, 1}ⁿ : Σ y = k}, or Σ y ≤ at_most. An item that is out scores 0. The convex hull is the capped simplex
     {0 ≤ μ ≤ 1, Σ μ = k}.
 
     Args:
         k: how many items are in. An instance with fewer items has no member.
-        at_most: in its place, how many items may be in; the empty set is a member.
+        at_most: instead of k, how many items may be in; the empty set is a member.
         lengths: how many of the n items each instance has, padding after them; integers that broadcast to the batch.
 
     Examples:

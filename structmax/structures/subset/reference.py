@@ -1,4 +1,4 @@
-"""Subsets in plain torch: the recursion, and what sorting answers sooner. Derivations: README.md in this folder.
+"""Subsets in plain torch: the recursion, and what sorting answers faster. Derivations: README.md in this folder.
 
 Functions take x (B, n), lengths (B,), and subsets have `size` items if `exact`, else up to `size`.
 """
