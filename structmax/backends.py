@@ -70,8 +70,10 @@ def _file(name: str) -> Any:
     """The module of that name, or None."""
     try:
         return importlib.import_module(name) if importlib.util.find_spec(name) else None
-    except ModuleNotFoundError:
-        # The structure's module is a single file, not a folder.
+    except ModuleNotFoundError as error:
+        # The structure's module is a single file, not a folder; what such a file itself cannot import is an error.
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
         return None
 
 

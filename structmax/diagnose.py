@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from structmax import check
-from structmax.contract import AbstractStructure, Scores
+from structmax.contract import AbstractRelaxation, AbstractStructure, Scores
 from structmax.questions.log_partition import log_partition
+from structmax.questions.sparsemap import sparsemap
 from structmax.questions.topk import topk
 from structmax.structures.simplex import Simplex
 
@@ -65,6 +66,8 @@ def diagnose(scores: Scores, structure: AbstractStructure | None = None) -> Diag
 
 def _value(scores: Scores, structure: AbstractStructure) -> Tensor:
     """−inf where nothing is feasible."""
+    if isinstance(structure, AbstractRelaxation):
+        return sparsemap(scores, structure).value
     if "log_partition" in structure.intractable:
         return topk(scores, structure, 1).values[0]
     return log_partition(scores, structure)

@@ -52,9 +52,9 @@ def countable(scores: Sequence[Tensor], parts: Sequence[Tensor]) -> Tensors:
     return tuple(s.masked_fill(s.isneginf() | (part == 0), 0.0) for s, part in zip(scores, parts, strict=True))
 
 
-def score(scores: Sequence[Tensor], parts: Sequence[Tensor], rank: int = 1) -> Tensor:
-    """⟨θ, y⟩ with 0 · −inf = 0: (B,); −inf where y has a forbidden part."""
+def score(scores: Sequence[Tensor], parts: Sequence[Tensor], rank: int = 1, above: float = 0.0) -> Tensor:
+    """⟨θ, y⟩ with 0 · −inf = 0: (B,); −inf where y has more than `above` of a forbidden part."""
     value = inner(countable(scores, parts), parts, rank)
-    forbidden = [s.isneginf() & (y > 0) for s, y in zip(scores, parts, strict=True)]
+    forbidden = [s.isneginf() & (y > above) for s, y in zip(scores, parts, strict=True)]
     broken = torch.stack([f.any(-1) for f in rows(forbidden, rank)]).any(0)
     return value.masked_fill(broken, -math.inf)

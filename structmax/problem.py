@@ -167,8 +167,18 @@ class Problem:
 
     def exists(self) -> Tensors | None:
         """Which parts some structure has, so that the rest is padding: bools that broadcast to the scores."""
-        found = self.structure.exists(self.with_batch(self.scores))
-        return None if found is None else tuple(map(self._without_batch, found, self.scores))
+        own = self.unfolded()
+        found = own.structure.exists(own.with_batch(own.scores))
+        return None if found is None else tuple(map(own._without_batch, found, own.scores))
+
+    def unfolded(self) -> "Problem":
+        """The problem, with a batch of its own where that of a vmap has become part of it."""
+        rows = self.scores[0].shape[0]
+        if torch.compiler.is_compiling() or math.prod(self.batch) == rows:
+            return self
+        other = self._with(self.scores, torch.Size((rows,)), self.fields, self.blank)
+        other.structure = self.structure.with_values([self.fields.get(n) for n in self.structure.per_instance])
+        return other
 
     def _without_batch(self, tensor: Tensor, like: Tensor) -> Tensor:
         """A tensor that broadcasts to the shape of the scores, for the flat batch."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 from structmax.backends import DEVICES, at_home, explain, found, intractable, marked
-from structmax.contract import RETURNS, AbstractStructure
+from structmax.contract import RETURNS, AbstractRelaxation, AbstractStructure, families
 
 
 def which(scores: Any, structure: AbstractStructure) -> dict[str, str]:
@@ -27,7 +27,11 @@ def which(scores: Any, structure: AbstractStructure) -> dict[str, str]:
     answers: dict[str, str] = {}
     # the first question that has it, by the reason
     said: dict[str, str] = {}
+    # only where conv(Y) itself is out of reach
+    relaxes = families("relax") if not isinstance(structure, AbstractRelaxation) else ()
     for name in dict.fromkeys((*RETURNS, *marked(room))):
+        if name in relaxes:
+            continue
         reasons = explain(room, name, device)
         able = [b for b, reason in reasons.items() if reason is None and at_home(room, name, b, device)]
         if able:

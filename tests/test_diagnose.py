@@ -81,3 +81,12 @@ def test_padding_is_no_problem():
     found = structmax.diagnose(x, structmax.Bits(torch.tensor([1, 2])))
     assert found
     assert found.facts["range"] == "1 to 4"
+
+
+def test_graphs_are_looked_at_too():
+    x = structmax.factors.Variables("x", (2,))
+    graph = structmax.FactorGraph(structmax.factors.Xor(x))
+    scores = torch.tensor([[0.0, 1.0], [-torch.inf, -torch.inf]])
+    found = structmax.diagnose({"x": scores}, graph)
+    assert not found
+    assert "1 of 2 instances" in str(found)

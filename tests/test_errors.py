@@ -183,6 +183,11 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = 
         ValueError,
         ("`weights` should be on the device of the scores",),
     ),
+    "temperature of an Ω as a tensor": (
+        lambda: structmax.omega.SquaredNorm(torch.tensor(0.5, requires_grad=True)),
+        TypeError,
+        ("`temperature` should be a number", "is a tensor", "Try `float(temperature)`"),
+    ),
     "temperature of zero": (lambda: structmax.gumbel_softmax(X, 0.0), ValueError, ("`temperature` should be > 0",)),
     # bounds
     "upper too small": (

@@ -623,3 +623,17 @@ def test_masks_on_every_structure(estimator):
     assert value.detach().isfinite().all()
     (gradient,) = torch.autograd.grad(value.sum(), x)
     assert gradient.isfinite().all()
+
+
+def test_graphs_show_their_variables_by_name():
+    x = structmax.factors.Variables("x", (3,))
+    graph = structmax.FactorGraph(structmax.factors.Budget(x, at_most=2))
+    scores = torch.tensor([[1.0, 2.0, 3.0], [-1.0, 2.0, -3.0]], requires_grad=True)
+    estimator = structmax.estimators.StraightThrough()
+    result = structmax.expect(lambda z, _: z["x"].sum(-1), {"x": scores}, graph, estimator)
+    assert result.value.tolist() == [2.0, 1.0]
+    result.value.sum().backward()
+    assert torch.equal(scores.grad, torch.ones(2, 3))
+    with pytest.raises(structmax.Refusal) as refused:
+        structmax.expect(lambda z, _: z["x"].sum(-1), {"x": scores}, graph, structmax.estimators.ScoreFunction())
+    assert "SparseSupport" not in str(refused.value)

@@ -433,6 +433,18 @@ def test_functions_that_answer_nothing_are_noticed_once(tmp_path, monkeypatch):
         structmax.log_partition(torch.zeros(2), structure)
 
 
+def test_a_kernel_file_that_does_not_import_is_an_error(tmp_path, monkeypatch):
+    folder = tmp_path / "broken_room"
+    folder.mkdir()
+    broken = "import not_there\n"
+    for name, text in (("__init__", ROOM), ("reference", REFERENCE), ("kernel_numba", broken)):
+        (folder / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    structure = importlib.import_module("broken_room").Coin()
+    with pytest.raises(ModuleNotFoundError, match="not_there"):
+        structmax.argmax(torch.zeros(2), structure)
+
+
 def test_a_misspelt_method_of_a_single_file_is_noticed():
     @dataclasses.dataclass(frozen=True)
     class Mine(coins.Coin):

@@ -627,3 +627,22 @@ def test_every_estimator_declares_itself():
         assert isinstance(estimator.needs, tuple)
         assert hash(estimator) == hash(estimator)
     assert Polytope() == Polytope()
+
+
+@pytest.mark.parametrize("estimator", [StraightThrough(), Spigot(projection=structmax.estimators.Box()), ReinMax()])
+@pytest.mark.parametrize("batch", [(), (2,), (1, 2)])
+def test_gradients_through_vmap(estimator, batch):
+    """Instances of a vmap become part of the batch, whatever its shape was, with the fields that belong to them."""
+    lengths = torch.tensor([3, 4])[: math.prod(batch)].reshape(batch)
+    trees = structmax.BinaryTree(lengths)
+    x = torch.randn(3, *batch, 4, 4, generator=seeded(3), dtype=torch.float64, requires_grad=True)
+
+    def chosen(t):
+        return surrogate(t, trees, estimator)
+
+    z = torch.func.vmap(chosen, randomness="different")(x)
+    (found,) = torch.autograd.grad(z.square().sum(), x)
+    assert found.shape == x.shape
+    if not isinstance(estimator, ReinMax):
+        (want,) = torch.autograd.grad(chosen(x).square().sum(), x)
+        assert torch.equal(found, want)

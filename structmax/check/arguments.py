@@ -140,6 +140,13 @@ def positive(name: str, value: object, *, above: float = 0.0, or_zero: bool = Fa
         raise ValueError(f"`{name}` should be {wanted()}, but is {value}.{hint}")
 
 
+def number(name: str, value: object) -> None:
+    """A plain number > 0, where a tensor would seem to get a gradient and does not."""
+    if isinstance(value, Tensor):
+        raise TypeError(f"`{name}` should be a number, but is a tensor: it gets no gradient. Try `float({name})`.")
+    positive(name, value)
+
+
 def whole(name: str, value: object, low: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int | torch.SymInt) or value < low:
         raise ValueError(f"`{name}` should be a whole number ≥ {low}, but is {value!r}.")

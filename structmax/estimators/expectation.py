@@ -50,7 +50,10 @@ class Evaluations:
         # Named first, as f sees them: what a structure makes of its parts belongs to the whole batch.
         rank = 1 + len(problem.batch)
         named = problem.structure.parts(tuple(t.reshape((t.shape[0], *problem.batch, *t.shape[2:])) for t in parts))
-        rows = shown(named) if isinstance(named, Tensor) else type(named)(*map(shown, named))
+        if isinstance(named, dict):
+            rows = {name: shown(part) for name, part in named.items()}
+        else:
+            rows = shown(named) if isinstance(named, Tensor) else type(named)(*map(shown, named))
         found = self.f(rows, places[1])
         if not isinstance(found, Tensor) or found.shape != (asked,):
             kind = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
@@ -174,4 +177,4 @@ def expect(
 
 
 # Estimators that need little, for a refusal to suggest.
-SIMPLE = {"SparseSupport()": ("argmax",), "ScoreFunction()": ("sample", "log_partition")}
+SIMPLE = {"SparseSupport()": ("sparsemap",), "ScoreFunction()": ("sample", "log_partition")}

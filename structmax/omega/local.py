@@ -31,10 +31,8 @@ class Local(Smooth):
     walks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check.positive(
-            "temperature", self.temperature, hint=" As it goes to 0 the smoothed maximum becomes the maximum."
-        )
-        check.positive("alpha", self.alpha)
+        check.number("temperature", self.temperature)
+        check.number("alpha", self.alpha)
         if self.alpha < 1:
             raise ValueError(f"`alpha` should be ≥ 1, but is {self.alpha}. 1 is Entropy, 2 is LocalL2.")
         if self.alpha == 1:

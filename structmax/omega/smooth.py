@@ -107,9 +107,7 @@ class Entropy(Smooth):
     alpha: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
-        check.positive(
-            "temperature", self.temperature, hint=" As it goes to 0 the smoothed maximum becomes the maximum."
-        )
+        check.number("temperature", self.temperature)
         if self.temperature != 1:
             object.__setattr__(self, "divisor", float(self.temperature))
 

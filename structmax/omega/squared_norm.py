@@ -94,7 +94,7 @@ class SquaredNorm(AbstractOmega):
     regularised: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        check.positive("temperature", self.temperature)
+        check.number("temperature", self.temperature)
 
     @property
     def needs(self) -> tuple[str, ...]:

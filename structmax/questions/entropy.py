@@ -30,6 +30,9 @@ from structmax.parts import Tensors, countable, inner, rows, scaled, score
 from structmax.problem import Problem
 from structmax.questions.log_partition import ENTROPY
 
+# A marginal up to this may be left by rounding, where masks leave no mass at all.
+ROUNDING = 2.0**-50
+
 
 def _feasible(log_z: Tensor) -> Tensor:
     """log Z with 0 for −inf: an empty set has entropy 0, not −inf."""
@@ -121,7 +124,7 @@ def _together(p: Scores, q: Scores, structure: AbstractStructure, backend: str) 
 
 def _cross(problem: Problem, mu: Tensors) -> Tensor:
     """H(p, q) from the marginals of p and the problem of q: (B,)."""
-    return (_feasible(ENTROPY.value(problem)) - score(problem.scores, mu)).clamp_min(0.0)
+    return (_feasible(ENTROPY.value(problem)) - score(problem.scores, mu, above=ROUNDING)).clamp_min(0.0)
 
 
 def kl_divergence(p: Scores, q: Scores, structure: AbstractStructure, *, backend: str = "auto") -> Tensor:

@@ -95,6 +95,7 @@ def draw(
     problem: Problem, name: str, sample_shape: Sequence[int], generator: torch.Generator | None, **numbers: float
 ) -> Tensors:
     """Draws random numbers and calls the structure's function: tensors (B, S, …), with S draws in all."""
+    problem = problem.unfolded()
     first, structure = problem.scores[0], problem.structure
     size = structure.noise_size(structure.parts(problem.with_batch(problem.scores)))
     if size is None:

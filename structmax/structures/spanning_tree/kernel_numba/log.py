@@ -186,11 +186,6 @@ def share_out(n, single_root, tables, d_tables):
             arc, passed = (weight[k, m], d_weight[k, m]), (through[k], d_through[k], onward[m], d_onward[m])
             paths = plan[k], d_plan[k], turned[m], d_turned[m]
             mu[k, m], d_mu[k, m] = _share(arc, paths, k + 1, n + 1, onward[m, k], d_onward[m, k], term, passed)
-    # What was shared out of such a rest is none either.
-    for h in range(n + 1):
-        for m in range(1, n + 1):
-            if mu[h, m] <= n * EPS:
-                mu[h, m] = 0.0
 
 
 @compiled()
