@@ -379,3 +379,19 @@ def test_tags_that_do_not_fit():
         structmax.tag_constraints(["O", "S-PER"])
     with pytest.raises(ValueError, match="`scheme` should be one of"):
         structmax.tag_constraints(["O"], "IO")
+
+
+def test_draws_beside_masks_of_different_size_have_no_forbidden_part():
+    """Where −1e30 is in every structure, rounding leaves −1e9 for the largest weight, and not 0."""
+    inf = torch.inf
+    unary = torch.tensor(
+        [[-1e30, -1e4, -1e4, -1e300], [-1e9, -inf, -1e9, -inf], [-1e4, -1e4, -1e9, -1e9], [-1.2, -1.6, -1e9, -1e9]],
+        dtype=torch.float64,
+    )
+    pairwise = torch.tensor(
+        [[-1e30, -inf, -1e30, -1e30], [-0.5, 0.3, -1e9, 0.5], [-0.2, -1e30, -1e30, -inf], [-1e15, -inf, 0.8, -inf]],
+        dtype=torch.float64,
+    )
+    draws = structmax.sample((unary, pairwise), LinearChain(), (200,), generator=torch.Generator().manual_seed(0))
+    assert not bool((pairwise.isneginf() & (draws.pairwise > 0)).any())
+    assert not bool((unary.isneginf() & (draws.unary > 0)).any())

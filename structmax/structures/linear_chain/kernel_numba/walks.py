@@ -97,10 +97,16 @@ def mark_log_draw(pairwise, length, noise, a, reach, weights, d_unary, d_pairwis
     label = -1
     for t in range(length - 1, -1, -1):
         after = label
+        peak = -np.inf
         for c in range(size):
             x = a[t, c]
             if after >= 0:
                 x += transitions(pairwise, t + 1)[c * size + after] - reach[t + 1, after]
-            weights[c] = exp(weights.dtype.type(x))
+            weights[c] = x
+            peak = max(peak, x)
+        # Beside masks of different size the largest may be far from 0: rounding has taken the rest.
+        for c in range(size):
+            impossible = weights[c] == -np.inf
+            weights[c] = 0.0 if impossible else exp(weights.dtype.type(weights[c] - peak))
         label = _choose(weights, noise[length - 1 - t])
         _mark(t, label, after, d_unary, d_pairwise)
