@@ -180,7 +180,7 @@ def smooth(t: Trial) -> None:
     given, leaves = t.leaves()
     logs = structmax.smoothed_log_prob(given, t.structure, each, omega, backend=t.backend)
     log_q = t.numbers(logs, M).masked_fill(~truth.real, -torch.inf)
-    finite(t, f"smoothed_log_prob {name} gradient", logs[logs.isfinite()].sum(), leaves)
+    finite(t, f"smoothed_log_prob {name} gradient", logs[logs.isfinite()].sum(), leaves, steep=True)
     q = log_q.exp()
     t.wrong(f"smoothed_log_prob {name}", "NaN or above 0", log_q.isnan() | (log_q > 1e-2))
     t.wrong(f"smoothed_log_prob {name}", "an infeasible member", ~truth.feasible & (q > 0))
