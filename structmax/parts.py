@@ -38,7 +38,7 @@ def unflat(vectors: Tensor, like: Sequence[Tensor]) -> Tensors:
     """The inverse, from vectors (…, P) to tensors with the events of `like`, behind whatever stands in front of P."""
     events = [t.shape[1:] for t in like]
     pieces = vectors.split([math.prod(event) for event in events], -1)
-    return tuple(p.reshape(*p.shape[:-1], *event) for p, event in zip(pieces, events, strict=True))
+    return tuple(p.reshape((*p.shape[:-1], *event)) for p, event in zip(pieces, events, strict=True))
 
 
 def inner(a: Sequence[Tensor], b: Sequence[Tensor], rank: int = 1) -> Tensor:

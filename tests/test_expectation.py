@@ -469,7 +469,8 @@ def test_every_estimator_on_every_structure(name):
     single = structure.at(instance, batch), tuple(t[instance] for t in tensors)
 
     def f(parts, index):
-        every = [parts] if isinstance(parts, Tensor) else [t for t in parts if t is not None]
+        several = parts.values() if isinstance(parts, dict) else parts
+        every = [parts] if isinstance(parts, Tensor) else [t for t in several if t is not None]
         assert all(len(t) == len(index) for t in every)
         return sum(t.reshape(len(t), -1).square().sum(1) for t in every)
 

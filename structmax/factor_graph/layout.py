@@ -164,7 +164,7 @@ class Layout:
     def split(self, bound: Tensor, free: Tensor) -> tuple[Tensor, ...]:
         """The inverse; leading dimensions stay as they are."""
         return tuple(
-            flat[..., place].reshape(*flat.shape[:-1], *names[name].shape)
+            flat[..., place].reshape((*flat.shape[:-1], *names[name].shape))
             for names, flat in ((self.bound, bound), (self.free, free))
             for name, place in places(names).items()
         )

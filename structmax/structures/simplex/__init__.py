@@ -31,6 +31,9 @@ class Simplex(AbstractStructure):
     def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (torch.ones((), dtype=torch.bool, device=tensors[0].device),)
 
+    def noise_size(self, scores: Scores) -> int:
+        return 1
+
     def enumerate(self, scores: Scores) -> Tensor:
         (tensor,) = self.tensors(scores)
         return torch.eye(tensor.shape[-1], dtype=tensor.dtype, device=tensor.device)
