@@ -7,14 +7,12 @@ end. Gradients come back in the dtype of the scores, by the cast. The same holds
 as those of a first label, before a kernel sees them.
 """
 
-import dataclasses
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from structmax.backends import HALF
-from structmax.contract import AbstractStructure
 
 
 def narrow(scores: Any) -> torch.dtype | None:
@@ -38,8 +36,6 @@ def cast(value: Any, dtype: torch.dtype) -> Any:
     """The inverse, of an answer: what is float32 in that dtype."""
     if isinstance(value, tuple | list):
         return _like(value, [cast(each, dtype) for each in value])
-    if dataclasses.is_dataclass(value) and not isinstance(value, AbstractStructure | type):
-        return dataclasses.replace(value, **{name: cast(each, dtype) for name, each in vars(value).items()})
     return value.to(dtype) if isinstance(value, Tensor) and value.dtype == torch.float32 else value
 
 

@@ -289,18 +289,18 @@ def _unknown(
         problem = Problem.of(widened(scores), structure, backend)
         problem.dtype = half
         return problem
-    problem = _checked(scores, given, structure, backend, key is not None)
+    problem, as_given = _checked(scores, given, structure, backend, key is not None)
     if key is not None:
         if len(forms) >= MOST_FORMS:
             forms.clear()
-        tensors = structure.tensors(scores)
-        same = len(tensors) == len(given) and all(a is b for a, b in zip(tensors, given, strict=True))
-        forms[key] = problem.blank, same
+        forms[key] = problem.blank, as_given
     return problem
 
 
-def _checked(scores: Scores, given: Any, structure: AbstractStructure, backend: str, kept: bool) -> Problem:
-    """The problem of scores of a new form."""
+def _checked(
+    scores: Scores, given: Any, structure: AbstractStructure, backend: str, kept: bool
+) -> tuple[Problem, bool]:
+    """The problem of scores of a new form, and whether its part tensors are the scores as they were given."""
     names = scores if isinstance(scores, dict) else itertools.repeat("scores")
     for name, tensor in zip(names, given, strict=False):
         if tensor is not None:
@@ -326,7 +326,7 @@ def _checked(scores: Scores, given: Any, structure: AbstractStructure, backend: 
     flat_own = dict(zip(own, _flattened(tuple(own.values()), batch), strict=True)) if len(batch) != 1 else own
     seen = torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active()
     blank = Problem(structure, (), batch, flat_own, fields, backend, len(tensors), first.dtype, seen, only_named, plans)
-    return blank.at(flat)
+    return blank.at(flat), len(tensors) == len(given) and all(a is b for a, b in zip(tensors, given, strict=True))
 
 
 def _flattened(tensors: Tensors, batch: torch.Size) -> Tensors:

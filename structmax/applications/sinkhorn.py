@@ -146,10 +146,8 @@ def sinkhorn(
     if not isinstance(matching, Matching):
         kind = matching.__name__ + " itself" if isinstance(matching, type) else type(matching).__name__
         raise TypeError(f"`matching` should be a Matching, but is {kind}. Try `Matching()`.")
-    for name, number in (("temperature", temperature), ("tol", tol)):
-        if isinstance(number, Tensor):
-            raise TypeError(f"`{name}` should be a number, but is a tensor. It gets no gradient. Try `float({name})`.")
-        check.positive(name, number)
+    check.number("temperature", temperature)
+    check.number("tol", tol)
     check.whole("max_iter", max_iter, 1)
     problem = Problem.of(scores, matching, backend)
     numbers = (("temperature", float(temperature)), ("tol", float(tol)), ("max_iter", max_iter))

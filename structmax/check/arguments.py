@@ -143,7 +143,7 @@ def positive(name: str, value: object, *, above: float = 0.0, or_zero: bool = Fa
 def number(name: str, value: object) -> None:
     """A plain number > 0, where a tensor would seem to get a gradient and does not."""
     if isinstance(value, Tensor):
-        raise TypeError(f"`{name}` should be a number, but is a tensor: it gets no gradient. Try `float({name})`.")
+        raise TypeError(f"`{name}` should be a number, but is a tensor. It gets no gradient. Try `float({name})`.")
     positive(name, value)
 
 

@@ -8,7 +8,6 @@ with ⊕ = max, logsumexp, … A derivation of a node takes one of its edges, an
 derivations of the goal are the structures. An edge without tails makes a leaf; a node without edges cannot be derived.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from structmax import check
 from structmax.contract import EXTRAS, GROUPS, RETURNS, outside_transforms
+from structmax.parts import flat, unflat
 from structmax.recursion import checks
 
 # Edges that have been checked, as long as they live: by `first`, the other two and the largest part.
@@ -172,15 +172,12 @@ def noise_size(spoken: str, room: Any, scores: tuple[Tensor, ...], fields: dict[
 
 
 def _pack(*tensors: Tensor, **_: Any) -> Tensor:
-    flat = [t.flatten(1) for t in tensors]
-    return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
+    return flat(tensors) if len(tensors) > 1 else tensors[0].flatten(1)
 
 
-def _unpack(flat: Tensor, *tensors: Tensor, **_: Any) -> tuple[Tensor, ...]:
-    """flat (B, P) or (B, S, P) to tensors of the scores' shapes, with S after the batch."""
-    events = [t.shape[1:] for t in tensors]
-    pieces = flat.split([math.prod(event) for event in events], -1)
-    return tuple(p.reshape(*flat.shape[:-1], *event) for p, event in zip(pieces, events, strict=True))
+def _unpack(vectors: Tensor, *tensors: Tensor, **_: Any) -> tuple[Tensor, ...]:
+    """Vectors (B, P) or (B, S, P) to tensors of the scores' shapes, with S after the batch."""
+    return unflat(vectors, tensors)
 
 
 def listed(*_scores: Tensor, first: Tensor, tails: Tensor, parts: Tensor, goal: Tensor) -> Recursion:
