@@ -74,8 +74,10 @@ def _softmax(row, peak, out):
     for start in range(0, row.size, CHUNK):
         part, power = row[start : start + CHUNK], out[start : start + CHUNK]
         s = dtype(0)
+        # Two loops: as one, arrays that lie close together would be summed in another order than others.
         for i in range(part.size):
             power[i] = exp(part[i] - peak)
+        for i in range(part.size):
             s += power[i]
         total += s
     scale = dtype(1 / total)

@@ -121,8 +121,10 @@ def descend(first, last, p, q, rows, spans, above, marginal):
         lo, hi, zero = spans[i]
         row, up = rows[i - first, zero + lo : zero + hi + 1], above[lo : hi + 2]
         total = 0.0
+        # Two loops: as one, arrays that lie close together would be summed in another order than others.
         for j in range(row.size):
             total += row[j] * up[j + 1]
+        for j in range(row.size):
             up[j] = p_out * up[j] + p_in * up[j + 1]
         up[row.size] = 0
         marginal[i] = p_in * total

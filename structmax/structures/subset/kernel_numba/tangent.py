@@ -64,12 +64,13 @@ def _descend(first, last, p, q, d_p, rows, spans, d_rows, above, d_above, d_marg
         row, d_row = rows[i - first, zero + lo : zero + hi + 1], d_rows[i - first, zero + lo : zero + hi + 1]
         up, d_up = above[lo : hi + 2], d_above[lo : hi + 2]
         total, d_total = 0.0, 0.0
-        # Two loops: as one it would not be vectorised.
+        # Sums apart, as in `descend`; one loop for both updates would not be vectorised.
         for j in range(row.size):
             d_total += d_row[j] * up[j + 1] + row[j] * d_up[j + 1]
+            total += row[j] * up[j + 1]
+        for j in range(row.size):
             d_up[j] = p_out * d_up[j] + p_in * d_up[j + 1] + d_in * (up[j + 1] - up[j])
         for j in range(row.size):
-            total += row[j] * up[j + 1]
             up[j] = p_out * up[j] + p_in * up[j + 1]
         up[row.size] = 0
         d_up[row.size] = 0
