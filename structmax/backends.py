@@ -94,7 +94,8 @@ def found(room: str, name: str, backend: str) -> tuple[Callable[..., Any] | None
         answer = source(name) or _composed(source, name)
         if answer:
             return answer, home
-    return _by_oracle(room, backend) if name == "sparsemap" else None, "numerics/active_set"
+    by_search = name == "sparsemap" and backend != "triton"
+    return _by_oracle(room, backend) if by_search else None, "numerics/active_set"
 
 
 def _by_oracle(room: str, backend: str) -> Callable[..., Any] | None:
@@ -208,10 +209,13 @@ def _refusal(room: str, name: str, backend: str, device: str) -> str | None:
 
 
 def at_home(room: str, name: str, backend: str, device: str) -> bool:
-    """Whether the scores are where the backend computes, or it fetches them."""
+    """Whether the scores are where the backend computes, or it fetches them.
+
+    Kernels of the CPU fetch scores from a GPU, except where the reference says in `ON_DEVICE` that it is faster there.
+    """
     if DEVICES.get(backend, device) == device:
         return True
-    return backend == "numba" and name in getattr(holder(room, backend), "ON_HOST", ())
+    return backend == "numba" and device == "cuda" and name not in getattr(holder(room, "reference"), "ON_DEVICE", ())
 
 
 def _triton_interpreted() -> bool:
@@ -313,21 +317,24 @@ def plan(room: str, name: str, device: str, parts: int, backend: str) -> Plan:
 
 
 def second_choice(first: Plan, tensors: Sequence[Tensor], fields: dict[str, Any]) -> Plan:
-    """The plan itself, or the reference where the kernel refuses these arguments."""
+    """The plan itself, or that of the next backend where the kernel refuses these arguments."""
     assert first.refuses is not None
     reason = first.refuses(first.name, tensors, fields)
     if reason is None:
         return first
-    spoken = _spoken(first.room)
+    spoken, device = _spoken(first.room), tensors[0].device.type
     if first.asked != "auto":
         raise Refusal(f"{spoken} does not support `{first.name}` with backend={first.asked!r}: {reason}.")
-    _log_once(spoken, first.name, first.backend, reason)
-    return plan(first.room, first.name, tensors[0].device.type, first.parts, "reference")
+    rest = list(BACKENDS)[list(BACKENDS).index(first.backend) + 1 :]
+    reasons = explain(first.room, first.name, device)
+    other = next(b for b in rest if reasons[b] is None and at_home(first.room, first.name, b, device))
+    _log_once(spoken, first.name, other, first.backend, reason)
+    return plan(first.room, first.name, device, first.parts, other)
 
 
 @functools.cache
-def _log_once(room: str, name: str, backend: str, reason: str) -> None:
-    log.info("%s.%s runs on reference: %s refuses, %s", room, name, backend, reason)
+def _log_once(room: str, name: str, other: str, backend: str, reason: str) -> None:
+    log.info("%s.%s runs on %s: %s refuses, %s", room, name, other, backend, reason)
 
 
 def kinds(room: str, name: str, parts: int) -> tuple[str, ...]:

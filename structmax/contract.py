@@ -28,8 +28,9 @@ Few of these have to be written. A dynamic program lists its hyperedges, `recurs
 compiled code computes all of them (`by_recursion`); a kernel of the same name is only for speed.
 `log_partition` alone, written in differentiable torch, supplies `marginals` and `marginals_jvp` (`by_autograd`). A
 reference may offer `examples(scores)`, calls (name, tensors, fields) of all its functions, which `warm_up` compiles.
-`sparsemap` needs only `argmax`; a kernel of that name has the loop inside. A combinatorial algorithm that does not suit
-a GPU is named in `ON_HOST` of `kernel_numba`, and runs on the CPU.
+`sparsemap` needs only `argmax`; a kernel of that name has the loop inside. For scores on a GPU `kernel_triton` comes
+first, then the kernels of the CPU with the copies there and back, then the reference. Functions of the reference that
+are faster on a GPU than the copies are named in its `ON_DEVICE`.
 """
 
 import copy

@@ -62,8 +62,9 @@ class Problem:
         With `wide`, half precision is computed with in float32 and rounded once, in the answer.
         """
         if not isinstance(structure, AbstractStructure):
-            kind = structure.__name__ + " itself" if isinstance(structure, type) else type(structure).__name__
-            raise TypeError(f"`structure` should be a structure such as Simplex(), but is {kind}. Try `Simplex()`.")
+            check.instance(
+                "structure", structure, AbstractStructure, "a structure such as Simplex()", " Try `Simplex()`."
+            )
         given: Any = (scores,) if isinstance(scores, Tensor) else scores
         names: tuple[str, ...] = ()
         if isinstance(scores, dict):
@@ -98,20 +99,8 @@ class Problem:
         return self._with(scores, self.batch, self.fields, self.blank or self)
 
     def _with(self, scores: Tensors, batch: torch.Size, fields: dict[str, Tensor], blank: Any) -> "Problem":
-        return Problem(
-            self.structure,
-            scores,
-            batch,
-            fields,
-            self.shared,
-            self.backend,
-            self.count,
-            self.dtype,
-            self.checked,
-            self.only_named,
-            self.plans,
-            blank,
-        )
+        same = self.shared, self.backend, self.count, self.dtype, self.checked, self.only_named, self.plans
+        return Problem(self.structure, scores, batch, fields, *same, blank)
 
     def repeated(self, *draws: int) -> "Problem":
         """The problem of `draws` copies of the batch, which stand in front of it."""
@@ -144,10 +133,14 @@ class Problem:
             torch.broadcast_shapes((*self.batch, *own.shape[1:]), given.shape)
             for own, given in zip(self.scores, tensors, strict=True)
         ]
-        batch = torch.Size(shapes[0][: len(shapes[0]) - self.structure.event_dim])
-        problem = self.broadcast(batch)
-        wide = tuple(y.to(s.dtype).expand((*batch, *s.shape[1:])) for y, s in zip(tensors, problem.scores, strict=True))
-        return problem, problem.existing(_flattened(wide, batch))
+        problem = self.broadcast(torch.Size(shapes[0][: len(shapes[0]) - self.structure.event_dim]))
+        return problem, problem._like_scores(tensors)
+
+    def _like_scores(self, parts: Tensors) -> Tensors:
+        """Parts that broadcast to the scores (*batch, …), in their shape (B, …) and dtype; padding is 0."""
+        pairs = zip(parts, self.scores, strict=True)
+        wide = tuple(part.to(s.dtype).expand((*self.batch, *s.shape[1:])) for part, s in pairs)
+        return self.existing(_flattened(wide, self.batch))
 
     def ask(self, name: str, *tensors: Tensor, **extra: Any) -> list[Tensor]:
         """Calls the structure's function of that name, on this problem's fields: tensors (B, …) in, tensors out."""
@@ -192,15 +185,6 @@ class Problem:
         exists = self.exists()
         return parts if exists is None else tuple(p.masked_fill(~e, 0.0) for p, e in zip(parts, exists, strict=True))
 
-    def regularised(self, names: tuple[str, ...] | None = None) -> tuple[bool, ...]:
-        """For each part tensor whether ½‖μ‖² counts it: those of these names or, by default, as the structure says."""
-        known = self.structure.names[: self.count]
-        wanted = names if names is not None else self.structure.regularised or known
-        if isinstance(wanted, str) or not wanted or not set(wanted) <= set(known):
-            listed = ", ".join(repr(name) for name in known)
-            raise ValueError(f"`regularised` should be a tuple of some of {listed}, but is {wanted!r}.")
-        return tuple(name in wanted for name in known)
-
     # ---------------------------------------------------------------- answers
 
     def shaped(self, values: Tensor) -> Tensor:
@@ -228,17 +212,9 @@ class Problem:
         """Parts of the user's, a target say, that broadcast to the scores: in their shape and dtype, padding 0."""
         tensors = self.structure.tensors(parts)
         for part, s in zip(tensors, self.scores, strict=True):
-            shape = (*self.batch, *s.shape[1:])
             check.same_device(name, part, s)
-            if not check.broadcasts(part.shape, shape):
-                raise ValueError(
-                    f"`{name}` should have the scores' shape {shape}, but has {tuple(part.shape)}. "
-                    "`structure.encode` makes parts from labels."
-                )
-        whole = tuple(
-            part.to(s.dtype).expand((*self.batch, *s.shape[1:])) for part, s in zip(tensors, self.scores, strict=True)
-        )
-        return self.existing(_flattened(whole, self.batch))
+            check.parts_like(name, part, (*self.batch, *s.shape[1:]))
+        return self._like_scores(tensors)
 
     def with_batch(self, tensors: Tensors) -> Tensors:
         """Tensors (B, …) in the shape of the batch."""

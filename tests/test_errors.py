@@ -299,7 +299,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = 
         TypeError,
         ("`structure` should be a structure such as Simplex()", "is Simplex itself", "Try `Simplex()`"),
     ),
-    "no structure": (lambda: structmax.argmax(X, 3), TypeError, ("`structure` should be a structure", "is int")),  # type: ignore[arg-type]
+    "no structure": (lambda: structmax.argmax(X, 3), TypeError, ("`structure` should be a structure", "is 3")),  # type: ignore[arg-type]
     "scores of integers": (
         lambda: structmax.log_partition(torch.zeros(3, dtype=torch.int64), Simplex()),
         TypeError,

@@ -395,8 +395,6 @@ KERNEL = """
 from structmax.contract import returns
 from structmax.check import whole
 
-ON_HOST = ()
-
 def argmaks(x):
     return x
 

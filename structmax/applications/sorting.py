@@ -64,12 +64,8 @@ def _projected(z: Tensor, w: Tensor, temperature: float, backend: str) -> Tensor
 
 def _checked(values: Tensor, omega: object) -> Tensor:
     check.axis(values, -1)
-    if not isinstance(omega, Entropy | SquaredNorm):
-        kind = omega.__name__ + " itself" if isinstance(omega, type) else repr(omega)
-        raise TypeError(
-            f"`omega` should be SquaredNorm(temperature) or Entropy(temperature), but is {kind}. "
-            "Try `SquaredNorm(0.1)`."
-        )
+    wanted = "SquaredNorm(temperature) or Entropy(temperature)"
+    check.instance("omega", omega, Entropy | SquaredNorm, wanted, " Try `SquaredNorm(0.1)`.")
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 

@@ -1,6 +1,7 @@
 """Shape, dtype, device and range of single arguments, and the fields of structures."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,6 +64,14 @@ def mask_like(name: str, mask: object, like: Tensor) -> None:
     assert isinstance(mask, Tensor)
     if not broadcasts(mask.shape, like.shape):
         raise ValueError(f"`{name}` should broadcast to shape {tuple(like.shape)}, but has {tuple(mask.shape)}.")
+
+
+def instance(name: str, value: object, kind: Any, wanted: str, hint: str = "") -> None:
+    """An object of this class, or of one of these classes."""
+    if not isinstance(value, kind):
+        other = type(value).__name__ if isinstance(value, Tensor) else repr(value)
+        shown = value.__name__ + " itself" if isinstance(value, type) else other
+        raise TypeError(f"`{name}` should be {wanted}, but is {shown}.{hint}")
 
 
 def instances(name: str, given: object, batch: Sequence[int]) -> None:
@@ -177,6 +186,15 @@ def no_nan(name: str, tensor: Tensor) -> None:
         raise ValueError(
             f"`{name}` should hold no NaN, but holds {int(bad.sum())}, the first at {at}. "
             "Try torch.autograd.set_detect_anomaly(True) to find the operation that makes it."
+        )
+
+
+def parts_like(name: str, parts: Tensor, shape: Sequence[int]) -> None:
+    """Parts that broadcast to the shape of the scores."""
+    if not broadcasts(parts.shape, shape):
+        raise ValueError(
+            f"`{name}` should have the scores' shape {tuple(shape)}, but has {tuple(parts.shape)}. "
+            "`structure.encode` makes parts from labels."
         )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from structmax import check
 from structmax.contract import AbstractStructure, Scores
 from structmax.estimators.possible import refuse
 from structmax.estimators.surrogate import AbstractSurrogate, chosen
@@ -167,12 +168,10 @@ def expect(
         z = tuple(t.unsqueeze(0) for t in chosen(problem, estimator, generator))
         everywhere = torch.ones((1, *z[0].shape[1:2]), dtype=torch.bool, device=z[0].device)
         (value,) = evaluations(problem, z, everywhere)
-    elif isinstance(estimator, AbstractEstimator):
+    else:
+        check.instance("estimator", estimator, AbstractEstimator, "an object such as ScoreFunction()")
         refuse(problem, estimator, estimator.needs, SIMPLE)
         value = estimator.estimate(problem, evaluations, generator)
-    else:
-        kind = estimator.__name__ + " itself" if isinstance(estimator, type) else repr(estimator)
-        raise TypeError(f"`estimator` should be an object such as ScoreFunction(), but is {kind}.")
     return Expectation(problem.shaped(value), evaluations.count)
 
 

@@ -27,8 +27,7 @@ from structmax.questions.argmax import ZERO
 def _check(samples: object, temperature: object, noise: object) -> None:
     check.whole("samples", samples, 1)
     check.positive("temperature", temperature)
-    if not isinstance(noise, AbstractSmoothNoise):
-        raise TypeError(f"`noise` should be Normal(), Gumbel() or Logistic(), of known density, but is {noise!r}.")
+    check.instance("noise", noise, AbstractSmoothNoise, "Normal(), Gumbel() or Logistic(), of known density")
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,8 @@ class ScoreFunction(AbstractEstimator):
 
     def __post_init__(self) -> None:
         check.whole("samples", self.samples, 1)
-        if self.baseline is not None and not isinstance(self.baseline, AbstractBaseline):
-            raise TypeError(f"`baseline` should be None or an object such as LeaveOneOut(), but is {self.baseline!r}.")
+        if self.baseline is not None:
+            check.instance("baseline", self.baseline, AbstractBaseline, "None or an object such as LeaveOneOut()")
 
     @property
     def unbiased(self) -> bool:

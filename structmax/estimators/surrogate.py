@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from structmax import check
 from structmax.autograd import rule
 from structmax.contract import AbstractStructure, Scores
 from structmax.estimators.possible import refuse
@@ -135,9 +136,7 @@ def surrogate(
         >>> x.grad
         tensor([-0.1763, -0.0116,  0.1879])
     """
-    if not isinstance(estimator, AbstractSurrogate):
-        kind = estimator.__name__ + " itself" if isinstance(estimator, type) else repr(estimator)
-        raise TypeError(f"`estimator` should be an object such as StraightThrough(), but is {kind}.")
+    check.instance("estimator", estimator, AbstractSurrogate, "an object such as StraightThrough()")
     problem = Problem.of(scores, structure, backend, wide=True)
     return problem.named(chosen(problem, estimator, generator))
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from structmax import check
 from structmax.half import widened
-from structmax.mappings.entmax import IGNORED, NOTHING, entmax_value_rule
+from structmax.mappings.entmax_rules import IGNORED, NOTHING, entmax_value_rule
 from structmax.mappings.normmax import normmax_value
 
 # Ω*(x) − x[target] per row, float32 or wider: what is made of it is rounded once, at the end.

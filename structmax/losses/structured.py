@@ -13,7 +13,7 @@ from structmax.losses.fenchel_young import fenchel_young, loss, reduce, reduced
 from structmax.noise import AbstractNoise, Normal, noise_like
 from structmax.omega.base import AbstractOmega
 from structmax.omega.smooth import Entropy
-from structmax.omega.squared_norm import SquaredNorm
+from structmax.omega.squared_norm import SquaredNorm, regularised
 from structmax.omega.zero import Zero
 from structmax.parts import Tensors, inner, plus
 from structmax.problem import Problem
@@ -25,7 +25,7 @@ def _costs(problem: Problem, target: Tensors, cost: Scores | None) -> Tensors:
     """c with cost(z) = ⟨c, z − y⟩; by default ½ − y: half the parts in which z and y differ."""
     if cost is not None:
         return problem.given("cost", cost)
-    pairs = zip(target, problem.regularised(), strict=True)
+    pairs = zip(target, regularised(problem), strict=True)
     return tuple(0.5 - y if counted else torch.zeros_like(y) for y, counted in pairs)
 
 

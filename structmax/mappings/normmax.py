@@ -19,7 +19,7 @@ from torch.autograd import Function
 from structmax import check
 from structmax.autograd import rule
 from structmax.calling import ask
-from structmax.mappings.entmax import Alpha, _column, _recall, _remember
+from structmax.mappings.entmax_rules import Alpha, column, recall, remember
 from structmax.structures.simplex import Simplex
 
 
@@ -33,11 +33,11 @@ class Normmax(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        _remember(ctx, inputs[1], output[0])
+        remember(ctx, inputs[1], output[0])
 
     @staticmethod
     def backward(ctx: Any, d_p: Tensor, d_value: Tensor) -> tuple[Any, ...]:
-        alpha, p = _recall(ctx)
+        alpha, p = recall(ctx)
         d_alpha = None
         if ctx.needs_input_grad[1]:
             p_slope, value_slope = _alpha_slopes(p, alpha)
@@ -46,7 +46,7 @@ class Normmax(Function):
 
     @staticmethod
     def jvp(ctx: Any, x_t: Tensor, alpha_t: Tensor | None, _: None) -> tuple[Tensor, Tensor]:
-        alpha, p = _recall(ctx)
+        alpha, p = recall(ctx)
         p_t, value_t = _jacobian_product(p, x_t, alpha), (p * x_t).sum(-1)
         if alpha_t is None:
             return p_t, value_t
@@ -61,14 +61,14 @@ def _relative(p: Tensor, alpha: Alpha) -> tuple[Tensor, Tensor, Tensor]:
     """Where p > 0, ‖p‖_α (1 in a row of zeros), and p / ‖p‖, 1 where p is 0."""
     inside = p > 0
     safe = torch.where(inside, p, 1.0)
-    total = torch.where(inside, safe ** _column(alpha), 0.0).sum(-1, keepdim=True)
-    norm = torch.where(total > 0, total, 1.0) ** (1 / _column(alpha))
+    total = torch.where(inside, safe ** column(alpha), 0.0).sum(-1, keepdim=True)
+    norm = torch.where(total > 0, total, 1.0) ** (1 / column(alpha))
     return inside, norm, torch.where(inside, safe / norm, 1.0)
 
 
 def _jacobian_product(p: Tensor, v: Tensor, alpha: Alpha) -> Tensor:
     inside, norm, relative = _relative(p, alpha)
-    a = _column(alpha)
+    a = column(alpha)
     scale = torch.where(inside, norm * relative ** (2 - a) / (a - 1), 0.0)
     w = scale * (v - (p * v).sum(-1, keepdim=True))
     return w - p * w.sum(-1, keepdim=True)

@@ -16,7 +16,7 @@ from torch.autograd import Function
 from structmax import check
 from structmax.autograd import rule
 from structmax.calling import ask
-from structmax.mappings.entmax import point_rule, pullback_rule
+from structmax.mappings.entmax_rules import point_rule, pullback_rule
 
 ROOM = "structmax.structures.proximal"
 

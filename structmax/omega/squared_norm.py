@@ -55,6 +55,16 @@ class Solution(NamedTuple):
     ranks: Tensor
 
 
+def regularised(problem: Problem, names: tuple[str, ...] | None = None) -> tuple[bool, ...]:
+    """For each part tensor whether ½‖μ‖² counts it: those of these names or, by default, as the structure says."""
+    known = problem.structure.names[: problem.count]
+    wanted = names if names is not None else problem.structure.regularised or known
+    if isinstance(wanted, str) or not wanted or not set(wanted) <= set(known):
+        listed = ", ".join(repr(name) for name in known)
+        raise ValueError(f"`regularised` should be a tuple of some of {listed}, but is {wanted!r}.")
+    return tuple(name in wanted for name in known)
+
+
 class AbstractSolver(ABC):
     """How the support is found."""
 
@@ -113,7 +123,7 @@ class SquaredNorm(AbstractOmega):
 
     def relaxation(self, problem: Problem, max_iter: int = 1000, tol: float = 1e-9) -> relaxed.Point:
         """The best point of a polytope around conv(Y), for structures that have `relax`."""
-        counted = zip(problem.structure.names, problem.regularised(self.regularised), strict=True)
+        counted = zip(problem.structure.names, regularised(problem, self.regularised), strict=True)
         wrong = [name for name, is_counted in counted if is_counted == (name in problem.structure.free)]
         if wrong:
             should = tuple(name for name in problem.structure.names if name not in problem.structure.free)
@@ -137,7 +147,7 @@ class SquaredNorm(AbstractOmega):
         return problem.at(tuple(s / self.temperature for s in widened(problem.scores)))
 
     def at(self, problem: Problem, parts: Tensors) -> Tensor:
-        counted = [p for p, is_counted in zip(parts, problem.regularised(self.regularised), strict=True) if is_counted]
+        counted = [p for p, is_counted in zip(parts, regularised(problem, self.regularised), strict=True) if is_counted]
         return self.temperature / 2 * inner(counted, counted)
 
     def distribution(
@@ -152,7 +162,7 @@ class SquaredNorm(AbstractOmega):
         if start is None:
             first = problem.scores[0]
             start = torch.zeros((first.shape[0], 0, 0), dtype=torch.int32, device=first.device)
-        named = problem.regularised(self.regularised)
+        named = regularised(problem, self.regularised)
         search = Search(solver, float(self.temperature), named, max_iter, float(tol))
         solve = _uncompiled if torch.compiler.is_compiling() else sparse_rule
         value, weights, *rest = solve(search, problem.blank, start, *problem.scores)

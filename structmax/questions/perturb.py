@@ -58,8 +58,7 @@ def perturb_and_map(
     Reference: Papandreou & Yuille 2011, Perturb-and-MAP random fields; Kool, van Hoof & Welling 2019 for Gumbel-top-k.
     """
     check.positive("temperature", temperature)
-    if not isinstance(noise, AbstractNoise):
-        raise TypeError(f"`noise` should be Gumbel(), Logistic() or Normal(), but is {noise!r}.")
+    check.instance("noise", noise, AbstractNoise, "Gumbel(), Logistic() or Normal()")
     problem = Problem.of(scores, structure, backend, wide=True).repeated(*sample_shape)
     fixed = tuple(t.detach() for t in problem.scores)
     perturbed = problem.at(plus(fixed, noise_like(noise, fixed, generator), temperature))

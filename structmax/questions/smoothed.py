@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from structmax import check
 from structmax.autograd import rule
 from structmax.backends import Refusal
 from structmax.contract import AbstractStructure, Scores
@@ -19,9 +20,7 @@ from structmax.questions.sample import draw
 
 def checked(omega: object) -> Any:
     """The regulariser, if it is one."""
-    if not isinstance(omega, AbstractOmega):
-        kind = omega.__name__ + " itself" if isinstance(omega, type) else repr(omega)
-        raise TypeError(f"`omega` should be a regulariser such as omega.LocalL2(1.0), but is {kind}.")
+    check.instance("omega", omega, AbstractOmega, "a regulariser such as omega.LocalL2(1.0)")
     return omega
 
 

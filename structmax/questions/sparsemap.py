@@ -164,8 +164,7 @@ def sparsemap(
     """
     check.positive("tol", tol)
     check.whole("max_iter", max_iter, 1)
-    if not isinstance(solver, AbstractSolver):
-        raise TypeError(f"`solver` should be ActiveSet() or another solver, but is {solver!r}.")
+    check.instance("solver", solver, AbstractSolver, "ActiveSet() or another solver")
     omega, problem = SquaredNorm(temperature, regularised), Problem.of(scores, structure, backend)
     if problem.answers("relax"):
         if start is not None or solver != ActiveSet():

@@ -14,8 +14,6 @@ from structmax.factor_graph.search import search
 from structmax.factor_graph.solver import INFEASIBLE, RUNNING, Solver
 from structmax.parts import score
 
-# Scores on a GPU are fetched, and answers returned there.
-ON_HOST = ("argmax", "relax", "relax_jvp")
 # How many steps a quadratic program may take, and how many relaxations a search may solve for one instance.
 MOST_STEPS, MOST_NODES = 1000, 1000
 

@@ -14,6 +14,22 @@ from torch.nn.functional import logsigmoid
 
 from structmax.recursion.edges import Hyperedges, Recursion
 
+# A few operators of torch: on a GPU they are faster than copies to the host and back.
+ON_DEVICE = (
+    "log_partition",
+    "marginals",
+    "marginals_jvp",
+    "argmax",
+    "max_marginals",
+    "sample",
+    "project",
+    "project_jvp",
+    "given_log_partition",
+    "given_log_partition_and_marginals",
+    "given_marginals_jvp",
+    "log_partition_and_marginals",
+)
+
 
 def recursion(x: Tensor, lengths: Tensor) -> Recursion:
     """The goal of length n is node n."""

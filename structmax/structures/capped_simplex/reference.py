@@ -18,6 +18,9 @@ from structmax.contract import returns
 # Where rounding cannot tell whether a mass is the total, it is: below this fraction of their size, a gap is none.
 SLACK = 2.0**-46
 
+# A few operators of torch: on a GPU they are faster than copies to the host and back.
+ON_DEVICE = ("csparsemax", "csoftmax")
+
 
 def _ascending(x: Tensor, offset: Tensor) -> Tensor:
     """The order of x − offset, exactly: a score of 1e20 does not swallow a bound of 1. Equal places keep no order."""

@@ -19,6 +19,9 @@ SLACK = 2.0**-43
 # Entries of the (rows, n, n) tables that `_pool` may hold at once.
 TABLE_ENTRIES = 1 << 24
 
+# A few operators of torch: on a GPU they are faster than copies to the host and back.
+ON_DEVICE = ("group_mean",)
+
 
 def _column(lam: float | Tensor, x: Tensor) -> Tensor:
     return torch.as_tensor(lam, dtype=torch.float64, device=x.device).expand(len(x))[:, None]

@@ -21,6 +21,19 @@ FLOOR = -1e6
 # Special targets: a value without a target term, and a row that is ignored.
 NOTHING, IGNORED = -1, -2
 
+# A few operators of torch: on a GPU they are faster than copies to the host and back.
+ON_DEVICE = (
+    "entmax",
+    "entmax_pullback",
+    "entmax_value",
+    "entmax_gradient",
+    "normmax",
+    "argmax",
+    "topk",
+    "max_marginals",
+    "sample",
+)
+
 
 def _q_exp(t: Tensor, alpha: float | Tensor) -> Tensor:
     """[1 + (α−1) t]₊^(1/(α−1)), the Tsallis exponential; its limit at α = 1 is exp(t). −inf maps to 0."""

@@ -13,6 +13,9 @@ from torch import Tensor
 
 from structmax.contract import returns
 
+# A few operators of torch: on a GPU they are faster than copies to the host and back.
+ON_DEVICE = ("mixture", "response")
+
 
 @returns("state")
 def mixture(flat: Tensor, lists: Tensor, weights: Tensor) -> Tensor:

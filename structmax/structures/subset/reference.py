@@ -15,6 +15,9 @@ from torch import Tensor
 from structmax.recursion import reference as engine
 from structmax.recursion.edges import Hyperedges, Recursion
 
+# A few operators of torch: on a GPU they are faster than copies to the host and back.
+ON_DEVICE = ("argmax", "topk", "max_marginals", "project", "project_jvp")
+
 
 def recursion(x: Tensor, lengths: Tensor, size: int, exact: bool) -> Recursion:
     n = x.shape[1]

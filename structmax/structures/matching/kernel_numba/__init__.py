@@ -21,8 +21,6 @@ from structmax.structures.matching.range import (
     with_room,
 )
 
-ON_HOST = ("argmax", "topk", "max_marginals", "project", "project_jvp", "sparsemap")
-
 
 @compiled("reassoc")
 def _is_broken(scores, r, c):

@@ -9,12 +9,10 @@ over the whole row. The tile's mathematics is in tile.py.
 bisection, with the whole row in one program however long it is.
 """
 
-from collections.abc import Hashable
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from structmax.numerics.kernel_triton import launch
 from structmax.structures.simplex.kernel_triton.backward import gradient, pull_rows, pull_streamed
 from structmax.structures.simplex.kernel_triton.forward import solve_rows, solve_streamed
 
@@ -31,31 +29,6 @@ def refuses(name: str, tensors: list[Tensor], constants: dict[str, float]) -> st
     if steep_possible and tensors[0].shape[-1] > LONGEST:
         return f"`alpha` above 2, or one per row, needs a row in one program, which ends at {LONGEST} scores"
     return None
-
-
-_compiled: dict[Hashable, Any] = {}
-
-
-def _launch(
-    kernel: Any, programs: int, num_warps: int, tensors: tuple[Tensor | None, ...], n: int, numbers: tuple[float, ...],
-    constants: tuple[Any, ...],
-) -> None:  # fmt: skip
-    """kernel[(programs,)](*tensors, n, *numbers, *constants), with the compiled kernel found by one look-up.
-
-    Triton's own search takes longer than a small batch does on the GPU. The key has all that a compiled kernel depends
-    on: device, dtypes, alignments, what Triton specialises of n, and the constants.
-    """
-    layout = tuple(t if t is None else (t.dtype, t.data_ptr() % 16 == 0) for t in tensors)
-    key = (kernel.__name__, num_warps, tensors[0].get_device(), layout, n % 16 == 0, n == 1, constants)
-    arguments = (*tensors, n, *numbers, *constants)
-    compiled = _compiled.get(key)
-    if compiled is not None:
-        compiled[(programs, 1, 1)](*arguments)
-        return
-    compiled = kernel[(programs,)](*arguments, num_warps=num_warps)
-    # The interpreter compiles nothing.
-    if compiled is not None:
-        _compiled[key] = compiled
 
 
 def _family(alpha: float | Tensor) -> tuple[float, str, bool, bool]:
@@ -85,13 +58,12 @@ def _solve(x: Tensor, alpha: float | Tensor, target: Tensor | None, out: Tensor,
     if n <= SHORT or steep_possible:
         rows, block, warps = _tile(n, 512 if n <= 2048 else 1024)
         halvings = 100 if double else 60
-        _launch(
-            solve_rows, -(-B // rows), warps, (x, alpha if per_row else None, target, out, state), n, (B, e),
-            (kind, steep_possible, per_row, *output, halvings, rows, block),
-        )  # fmt: skip
+        arguments = x, alpha if per_row else None, target, out, state, n, B, e
+        constants = kind, steep_possible, per_row, *output, halvings, rows, block
+        launch(solve_rows, (-(-B // rows),), arguments, constants, warps)
     else:
         lanes = 1024 if n > 16384 else 512
-        _launch(solve_streamed, B, 4, (x, target, out, state), n, (e,), (kind, *output, lanes, 4))
+        launch(solve_streamed, (B,), (x, target, out, state, n, e), (kind, *output, lanes, 4))
 
 
 def entmax(x: Tensor, alpha: float | Tensor) -> Tensor:
@@ -109,14 +81,13 @@ def entmax_pullback(p: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
         return out
     e, kind, steep_possible, per_row = _family(alpha)
     double = p.dtype == torch.float64
-    tensors = (p, v, alpha if per_row else None, out)
     if n <= SHORT or steep_possible:
         rows, block, warps = _tile(n, 512)
-        constants = (kind, steep_possible, per_row, double, rows, block)
-        _launch(pull_rows, -(-B // rows), warps, tensors, n, (B, e), constants)
+        arguments = p, v, alpha if per_row else None, out, n, B, e
+        launch(pull_rows, (-(-B // rows),), arguments, (kind, steep_possible, per_row, double, rows, block), warps)
     else:
         lanes = 4096 if n > 16384 else 2048
-        _launch(pull_streamed, B, lanes // 256, (p, v, out), n, (e,), (kind, double, lanes, 1))
+        launch(pull_streamed, (B,), (p, v, out, n, e), (kind, double, lanes, 1), lanes // 256)
     return out
 
 
@@ -146,10 +117,9 @@ def entmax_gradient(x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, a
     e, kind, steep_possible, per_row = _family(alpha)
     rows, block, warps = _tile(min(n, SHORT), 1024)
     tiles = -(-n // block)
-    _launch(
-        gradient, -(-B // rows) * tiles, warps, (x, state, target, d_value, alpha if per_row else None, out),
-        n, (B, tiles, e), (kind, steep_possible, per_row, x.dtype == torch.float64, rows, block),
-    )  # fmt: skip
+    arguments = x, state, target, d_value, alpha if per_row else None, out, n, B, tiles, e
+    constants = kind, steep_possible, per_row, x.dtype == torch.float64, rows, block
+    launch(gradient, (-(-B // rows) * tiles,), arguments, constants, warps)
     return out
 
 

@@ -23,9 +23,6 @@ from structmax.structures.spanning_tree.kernel_numba.trie import (
 from structmax.structures.spanning_tree.kernel_numba.walks import sample as sample
 from structmax.structures.spanning_tree.reference_given import given
 
-# Searches and walks have no sensible form on a GPU: scores there are copied here and back.
-ON_HOST = ("argmax", "topk", "max_marginals", "sample", "sample_without_replacement", "sparsemap")
-
 
 def _rows(arc: Tensor) -> Any:
     """(B, N + 1, (N + 1) · labels), a view."""
