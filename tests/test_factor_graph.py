@@ -688,6 +688,7 @@ def test_encode():
     torch.testing.assert_close(parser.graph.encode(shown), members)
 
 
+@pytest.mark.thorough
 def test_losses_and_surrogates():
     """Losses are those of the members, and surrogates have the best structures for values and reach all scores."""
     parser = Parser()

@@ -59,6 +59,17 @@ DERIVATIVES = {
     testing.law_sparsemap_gradients,
     testing.law_transforms,
 }
+# What hardly depends on the options of a structure, the same.
+FORM = {
+    testing.law_counts,
+    testing.law_entropies,
+    testing.law_given_padding,
+    testing.law_limits,
+    testing.law_sample_without_replacement,
+    testing.law_shapes,
+    testing.law_target_padding,
+    testing.law_vmap,
+}
 # float32 is compiled apart, and the laws of values show the same in float64: every day, the reference is held to these.
 DTYPES = {testing.law_dtypes, testing.law_rounded_once, testing.law_masks_in_float32}
 # Triton's interpreter is slow: every day it is held to these, of the first case of each structure.
@@ -72,9 +83,9 @@ def is_thorough(name, law, backend):
         # two other graphs are held to every law every day
         return True
     if backend == "numba":
-        return law in DTYPES or (law in DERIVATIVES and not is_first)
+        return law in DTYPES or (law in DERIVATIVES | FORM and not is_first)
     if backend == "reference":
-        return law in SLOW | DERIVATIVES and not (law in DTYPES and is_first)
+        return not is_first or (law in SLOW | DERIVATIVES and law not in DTYPES)
     return law not in INTERPRETED or not is_first
 
 

@@ -42,10 +42,11 @@ def test_there_are_delannoy_many_paths(n, m):
 
 def test_nothing_with_nothing_is_one_alignment_and_something_with_nothing_is_none():
     structure = MonotoneAlignment(torch.tensor([0, 0, 2]), torch.tensor([0, 3, 0]))
-    value = structmax.log_partition(torch.ones(3, 2, 3), structure)
+    value = structmax.log_partition(torch.ones(3, 2, 3, dtype=torch.float64), structure)
     assert value.tolist() == [0.0, -math.inf, -math.inf]
     gaps = MonotoneAlignment(torch.tensor([0, 0, 2]), torch.tensor([0, 3, 0]), gaps=True)
-    value = structmax.log_partition((torch.ones(3, 2, 3), torch.tensor(0.5), torch.tensor(0.25)), gaps)
+    delete, insert = torch.tensor([0.5, 0.25], dtype=torch.float64)
+    value = structmax.log_partition((torch.ones(3, 2, 3, dtype=torch.float64), delete, insert), gaps)
     assert value.tolist() == pytest.approx([0.0, 0.75, 1.0])
 
 
