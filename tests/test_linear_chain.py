@@ -395,3 +395,24 @@ def test_draws_beside_masks_of_different_size_have_no_forbidden_part():
     draws = structmax.sample((unary, pairwise), LinearChain(), (200,), generator=torch.Generator().manual_seed(0))
     assert not bool((pairwise.isneginf() & (draws.pairwise > 0)).any())
     assert not bool((unary.isneginf() & (draws.unary > 0)).any())
+
+
+@pytest.mark.parametrize("batch", [(1,), (3,), (2, 2)])
+@pytest.mark.parametrize(
+    "question", [structmax.log_partition, lambda *a: structmax.marginals(*a).unary.square().sum(-1)]
+)
+def test_one_matrix_for_all_instances_gets_the_sum_of_their_gradients(question, batch):
+    """At a first call, at later ones of a known form, and to the second order."""
+    unary, matrix = torch.randn(*batch, 4, 3, dtype=torch.float64), torch.randn(3, 3, dtype=torch.float64)
+    weights = torch.randn(batch, dtype=torch.float64)
+
+    def gradients(pairwise, leaf):
+        answer = question((leaves[0], pairwise), structmax.LinearChain()).reshape(*batch, -1).sum(-1)
+        first = torch.autograd.grad((answer * weights).sum(), (leaves[0], leaf), create_graph=True)
+        return *first, *torch.autograd.grad(sum(t.square().sum() for t in first), (leaves[0], leaf))
+
+    leaves = unary.requires_grad_(), matrix.requires_grad_()
+    each = gradients(leaves[1].expand(*batch, 3, 3).clone(), leaves[1])
+    for _ in range(2):
+        for one, other in zip(gradients(leaves[1], leaves[1]), each, strict=True):
+            torch.testing.assert_close(one, other)

@@ -386,3 +386,12 @@ def test_the_order_of_a_norm_may_differ_by_row() -> None:
     both = x.requires_grad_(), alpha.requires_grad_()
     assert torch.autograd.gradcheck(structmax.normmax, both, check_forward_ad=True)
     assert torch.autograd.gradgradcheck(structmax.normmax, both)
+
+
+def test_the_same_scores_give_the_same_bits_wherever_they_lie():
+    """Sums are taken in the same order whether or not the arrays of a kernel lie close together."""
+    x = torch.tensor([[4.1, 2.9, -1.6, 4.2, 1.3], [-1.1, 4.0, 4.1, 0.3, 3.1], [0.4, 2.2, -2.7, 4.9, 2.1]]).double()
+    wanted, held = structmax.softmax(x / 0.5), []
+    for size in range(200):
+        held.append(torch.empty(size))
+        assert torch.equal(structmax.softmax(x / 0.5), wanted)

@@ -174,7 +174,8 @@ def over_rows(kernel: Callable[..., None], rows: int, work: int, *args: Any) -> 
     """
     if "no_cpython_wrapper" in getattr(kernel, "targetoptions", ()):
         raise TypeError(f"{kernel.__name__} is for compiled code only; make it a @kernel to run it over rows")
-    threads = min(torch.get_num_threads(), rows, work // GRAIN)
+    # Small calls are asked nothing: each look at the number of threads takes longer than it seems.
+    threads = min(torch.get_num_threads(), rows, work // GRAIN) if work >= 2 * GRAIN else 1
     if threads < 2 and work <= SPAN:
         kernel(0, rows, *args)
         return

@@ -52,12 +52,13 @@ class Smooth(AbstractOmega):
         if not recorded(problem.scores):
             return self.ask(problem, self.names[0], *problem.scores, *constants)[0]
         if _plainly():
-            return plain_value(self, problem.blank, *problem.scores, *constants)
+            return plain_value(self, problem.blank, problem.common, *(problem.sources or problem.scores), *constants)
         return value_rule(self, problem.blank, *problem.scores, *constants)[0]
 
     def point(self, problem: Problem, *constants: Tensor) -> Tensors:
-        apply = plain_point if _plainly() and torch.is_grad_enabled() else point_rule
-        return apply(self, problem.blank, *problem.scores, *constants)
+        if _plainly() and torch.is_grad_enabled():
+            return plain_point(self, problem.blank, problem.common, *(problem.sources or problem.scores), *constants)
+        return point_rule(self, problem.blank, *problem.scores, *constants)
 
     def pullback(self, problem: Problem, d_point: Tensors) -> Tensors:
         """H(θ) times d_point: the Hessian is symmetric."""
@@ -145,11 +146,49 @@ def _plainly() -> bool:
     )
 
 
+def _are_ones(d_value: Tensor) -> bool:
+    """Whether this is one number, repeated, that is seen at once to be 1."""
+    if d_value.stride() != (0,) or not len(d_value) or not d_value.is_cpu or type(d_value) is not Tensor:
+        return False
+    return _plainly() and d_value.numpy()[0] == 1
+
+
 def _remember(ctx: Any, omega: Smooth, problem: Problem, *tensors: Tensor) -> None:
     ctx.omega, ctx.problem = omega, problem
     ctx.save_for_backward(*tensors)
     if forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():
         ctx.save_for_forward(*tensors)
+
+
+def _pulled_back(ctx: Any, d_value: Tensor, tensors: Tensors, mu: Tensors) -> tuple[Any, ...]:
+    """d_value · μ(θ) for the scores, None for what follows them."""
+    nothing = (None,) * (len(tensors) - ctx.problem.count)
+    if torch.is_grad_enabled():
+        mu = point_rule(ctx.omega, ctx.problem, *tensors)
+    elif _are_ones(d_value):
+        # the gradient of a sum: one pass over memory less
+        return *mu, *nothing
+    return *scaled(d_value, mu), *nothing
+
+
+def _repeated(common: tuple[int, ...], tensors: Tensors) -> Tensors:
+    """Tensors (B, …), where those common to all instances have no B. The first always has."""
+    if not common:
+        return tensors
+    whole = list(tensors)
+    for i in common:
+        whole[i] = tensors[i].expand(tensors[0].shape[0], *tensors[i].shape)
+    return tuple(whole)
+
+
+def _summed(common: tuple[int, ...], tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Gradients (B, …), summed where they are of a tensor common to all instances."""
+    if not common:
+        return tensors
+    summed = list(tensors)
+    for i in common:
+        summed[i] = tensors[i].sum(0)
+    return tuple(summed)
 
 
 class Value(Function):
@@ -171,16 +210,9 @@ class Value(Function):
         count = ctx.problem.count
         # Read once: a checkpoint recomputes what it gives, and gives it once.
         saved = ctx.saved_tensors
-        tensors, mu = saved[:-count], saved[-count:]
         if d_value is None:
-            return (None,) * (2 + len(tensors))
-        nothing = (None,) * (len(tensors) - count)
-        if torch.is_grad_enabled():
-            mu = point_rule(ctx.omega, ctx.problem, *tensors)
-        elif d_value.stride() == (0,) and check.readable(d_value) and len(d_value) and d_value[0].item() == 1:
-            # the gradient of a sum: one pass over memory less
-            return None, None, *mu, *nothing
-        return None, None, *scaled(d_value, mu), *nothing
+            return (None,) * (2 + len(saved) - count)
+        return None, None, *_pulled_back(ctx, d_value, saved[:-count], saved[-count:])
 
     @staticmethod
     def jvp(ctx: Any, _: None, __: None, *tangents: Tensor) -> tuple[Any, ...]:
@@ -192,16 +224,21 @@ class Value(Function):
 
 
 class PlainValue(Function):
-    """`Value` where neither a transform nor forward mode wants to know μ(θ): it is not an output, which saves time."""
+    """`Value` where neither a transform nor forward mode is at work, which saves time: μ(θ) is not an output, and where
+    one part tensor is `common` to all instances, its gradient is summed here."""
 
     @staticmethod
-    def forward(ctx: Any, omega: Smooth, problem: Problem, *tensors: Tensor) -> Tensor:
-        value, *mu = omega.ask(problem, omega.names[1], *tensors)
-        ctx.omega, ctx.problem = omega, problem
+    def forward(ctx: Any, omega: Smooth, problem: Problem, common: tuple[int, ...], *tensors: Tensor) -> Tensor:
+        value, *mu = omega.ask(problem, omega.names[1], *_repeated(common, tensors))
+        ctx.omega, ctx.problem, ctx.common = omega, problem, common
         ctx.save_for_backward(*tensors, *mu)
         return value
 
-    backward = Value.backward
+    @staticmethod
+    def backward(ctx: Any, d_value: Tensor) -> tuple[Any, ...]:
+        count, saved = ctx.problem.count, ctx.saved_tensors
+        tensors = _repeated(ctx.common, saved[:-count])
+        return None, None, None, *_summed(ctx.common, _pulled_back(ctx, d_value, tensors, saved[-count:]))
 
 
 class Point(Function):
@@ -219,13 +256,30 @@ class Point(Function):
     def backward(ctx: Any, *d_mu: Tensor) -> tuple[Any, ...]:
         tensors = ctx.saved_tensors
         nothing = (None,) * (len(tensors) - ctx.problem.count)
-        if not torch.is_grad_enabled() and _plainly():
-            return None, None, *ctx.omega.ask(ctx.problem, ctx.omega.names[2], *tensors, *d_mu), *nothing
         return None, None, *point_jvp_rule(ctx.omega, ctx.problem, *tensors, *d_mu), *nothing
 
     @staticmethod
     def jvp(ctx: Any, _: None, __: None, *tangents: Tensor) -> Tensors:
         return point_jvp_rule(ctx.omega, ctx.problem, *ctx.saved_tensors, *tangents[: ctx.problem.count])
+
+
+class PlainPoint(Function):
+    """`Point` where neither a transform nor forward mode is at work, as `PlainValue`."""
+
+    @staticmethod
+    def forward(ctx: Any, omega: Smooth, problem: Problem, common: tuple[int, ...], *tensors: Tensor) -> Tensors:
+        ctx.omega, ctx.problem, ctx.common = omega, problem, common
+        ctx.save_for_backward(*tensors)
+        return Point.forward(omega, problem, *_repeated(common, tensors))
+
+    @staticmethod
+    def backward(ctx: Any, *d_mu: Tensor) -> tuple[Any, ...]:
+        omega, problem, tensors = ctx.omega, ctx.problem, _repeated(ctx.common, ctx.saved_tensors)
+        if not torch.is_grad_enabled() and _plainly():
+            d_scores = omega.ask(problem, omega.names[2], *tensors, *d_mu)
+        else:
+            d_scores = point_jvp_rule(omega, problem, *tensors, *d_mu)
+        return None, None, None, *_summed(ctx.common, d_scores), *(None,) * (len(tensors) - problem.count)
 
 
 class PointJvp(Function):
@@ -278,4 +332,4 @@ def _differentiable_jvp(ctx: Any, constants: Tensors, tangent: Tensors) -> Calla
 
 
 value_rule, point_rule, point_jvp_rule = rule(Value, fold=True), rule(Point, fold=True), rule(PointJvp, fold=True)
-plain_value, plain_point = plain_apply(PlainValue), plain_apply(Point)
+plain_value, plain_point = plain_apply(PlainValue), plain_apply(PlainPoint)

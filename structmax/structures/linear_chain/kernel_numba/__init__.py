@@ -170,7 +170,8 @@ def _in_both_domains(scaled: Any, log: Any, rows: int, work: int, *arrays: np.nd
     """All instances in the scaled domain, then those it leaves in the log domain, compiled when first needed."""
     narrow = np.empty(rows, np.bool_)
     over_rows(scaled, rows, work, *arrays, narrow)
-    if narrow.any():
+    # bytes are searched in a fraction of the time that `any` takes over few
+    if 1 in narrow.tobytes():
         left = np.flatnonzero(narrow)
         over_rows(log, left.size, 4 * work * left.size // rows, *arrays, left)
 
@@ -198,7 +199,7 @@ def log_partition(unary: Tensor, pairwise: Tensor, *, lengths: Tensor) -> Tensor
 def log_partition_and_marginals(unary: Tensor, pairwise: Tensor, *, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """log Z: (B,), and its gradient."""
     u, w = unary.numpy(), pairwise.numpy()
-    value, d_u, d_w = np.empty(len(u), u.dtype), np.empty_like(u), np.empty_like(w)
+    value, d_u, d_w = np.empty(len(u), u.dtype), np.empty(u.shape, u.dtype), np.empty(w.shape, w.dtype)
     arrays = u, _flat(w), lengths.numpy(), value, d_u, _flat(d_w)
     _in_both_domains(_marginals_scaled, _marginals_log, len(u), u.size * u.shape[2], *arrays)
     return torch.from_numpy(value), torch.from_numpy(d_u), torch.from_numpy(d_w)
@@ -209,7 +210,7 @@ def marginals_jvp(
 ) -> tuple[Tensor, Tensor]:
     """The Hessian of log Z times the tangent."""
     u, w = unary.numpy(), pairwise.numpy()
-    d_u, d_w = np.empty_like(u), np.empty_like(w)
+    d_u, d_w = np.empty(u.shape, u.dtype), np.empty(w.shape, w.dtype)
     arrays = u, _flat(w), t_unary.numpy(), _flat(t_pairwise.numpy()), lengths.numpy(), d_u, _flat(d_w)
     _in_both_domains(_tangent_scaled, _tangent_log, len(u), u.size * u.shape[2], *arrays)
     return torch.from_numpy(d_u), torch.from_numpy(d_w)
