@@ -290,6 +290,8 @@ class Plan:
     function: Callable[..., Any]
     # whether it computes on the host for scores on a GPU
     fetches: bool
+    # whether half precision is made float32 for it
+    widens: bool
     # The kernel's function that says which arguments it does not support, if it has one.
     refuses: Callable[..., str | None] | None
     # For each output, whether it is returned in the dtype of the scores.
@@ -310,9 +312,10 @@ def plan(room: str, name: str, device: str, parts: int, backend: str) -> Plan:
         assert found is not None
         in_dtype = tuple(not kind.startswith("state") and ":" not in kind for kind in kinds(room, name, parts))
         fetches = device == "cuda" and chosen == "numba"
+        widens = name not in getattr(holder(room, chosen), "READS_HALF", ())
         refuses = getattr(holder(room, chosen), "refuses", None)
         called, skipped = (found.whole, 1) if isinstance(found, Rest) else (found, 0)
-        known[key] = Plan(room, name, parts, backend, chosen, called, fetches, refuses, in_dtype, skipped)
+        known[key] = Plan(room, name, parts, backend, chosen, called, fetches, widens, refuses, in_dtype, skipped)
     return known[key]
 
 

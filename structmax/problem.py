@@ -355,7 +355,7 @@ def run(plan: Plan, tensors: Any, fields: dict[str, Any], checked: bool) -> list
     if plan.refuses is not None:
         plan = backends.second_choice(plan, tensors, fields)
     is_half = dtype in HALF
-    widen, fetch, dual = is_half and plan.backend != "triton", plan.fetches, forward_ad._current_level >= 0
+    widen, fetch, dual = is_half and plan.widens, plan.fetches, forward_ad._current_level >= 0
     arguments = [_clean(tensor, widen, fetch, dual) for tensor in tensors]
     keywords = {}
     for key, value in fields.items():

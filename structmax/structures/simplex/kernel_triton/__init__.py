@@ -16,6 +16,18 @@ from structmax.numerics.kernel_triton import launch
 from structmax.structures.simplex.kernel_triton.backward import gradient, pull_rows, pull_streamed
 from structmax.structures.simplex.kernel_triton.forward import solve_rows, solve_streamed
 
+# These read and write half precision, and compute in float32.
+READS_HALF = (
+    "entmax",
+    "entmax_pullback",
+    "entmax_value",
+    "entmax_gradient",
+    "log_partition",
+    "marginals",
+    "marginals_jvp",
+    "project",
+    "project_jvp",
+)
 # Longest row that is kept in registers where it could as well be streamed.
 SHORT = 4096
 # Longest row that fits one program at all, however slowly.
