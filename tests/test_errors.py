@@ -91,7 +91,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = 
     "lengths of floats": (
         lambda: structmax.softmax(X, lengths=torch.tensor([1.0, 2.0])),
         TypeError,
-        ("`lengths` should be an integer tensor", "torch.float32", "Try torch.as_tensor(lengths)"),
+        ("`lengths` should be an integer tensor", "torch.float32", "Try lengths.long()"),
     ),
     "lengths in a list": (lambda: structmax.softmax(X, lengths=[1, 2]), TypeError, ("is list",)),  # type: ignore[arg-type]
     "lengths of another shape": (

@@ -517,3 +517,13 @@ def test_an_omega_of_ones_own_serves_everywhere_at_once(batch):
         )
         torch.testing.assert_close(value, wanted, msg=lambda said, name=name: f"{name}: {said}")
         torch.testing.assert_close(slope, steepness, msg=lambda said, name=name: f"gradient of {name}: {said}")
+
+
+def test_an_omega_whose_answers_have_other_shapes_is_told_so(monkeypatch):
+    x = torch.zeros(2, 3)
+    monkeypatch.setattr(Gini, "value", lambda self, problem: torch.zeros(()))
+    with pytest.raises(ValueError, match=r"`value` of Gini should have shape \(2,\), one number .*, but has \(\)"):
+        structmax.fenchel_young(x, structmax.Simplex(), x, Gini())
+    monkeypatch.setattr(Gini, "point", lambda self, problem: (torch.zeros(2),))
+    with pytest.raises(ValueError, match=r"`point` of Gini should have the shapes \[\(2, 3\)\] .*, but has \[\(2,\)\]"):
+        structmax.smoothed_marginals(x, structmax.Simplex(), Gini())

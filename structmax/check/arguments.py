@@ -45,7 +45,8 @@ def whole_numbers(name: str, tensor: object) -> None:
     """A tensor of integers."""
     if not isinstance(tensor, Tensor) or tensor.is_floating_point() or tensor.dtype == torch.bool:
         kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise TypeError(f"`{name}` should be an integer tensor, but is {kind}. Try torch.as_tensor({name}).")
+        cast = f"{name}.long()" if isinstance(tensor, Tensor) else f"torch.as_tensor({name})"
+        raise TypeError(f"`{name}` should be an integer tensor, but is {kind}. Try {cast}.")
 
 
 def between(name: str, given: Tensor, size: int, what: str) -> None:

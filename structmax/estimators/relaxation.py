@@ -7,7 +7,7 @@ import torch
 from structmax.estimators.pullbacks import RowSoftmax
 from structmax.estimators.surrogate import AbstractSurrogate
 from structmax.noise import AbstractNoise, Gumbel, noise_like
-from structmax.omega.base import AbstractOmega
+from structmax.omega.base import AbstractOmega, point_of
 from structmax.omega.smooth import Entropy
 from structmax.parts import Tensors, plus
 from structmax.problem import Problem
@@ -42,7 +42,7 @@ class Relaxation(AbstractSurrogate):
     def output(self, problem: Problem, generator: torch.Generator | None) -> Tensors:
         if self.noise is not None:
             problem = problem.at(plus(problem.scores, noise_like(self.noise, problem.scores, generator)))
-        return self.omega.point(problem)
+        return point_of(self.omega, problem)
 
 
 def gumbel_relaxation(temperature: float = 1.0) -> Relaxation:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
-from structmax.omega.base import AbstractOmega
+from structmax.omega.base import AbstractOmega, value_of
 from structmax.parts import Tensors, score
 from structmax.problem import Problem
 from structmax.questions.smoothed import checked
@@ -73,7 +73,7 @@ def fenchel_young(
 def loss(problem: Problem, target: Tensors, omega: AbstractOmega) -> Tensor:
     """value + Ω(y) − ⟨θ, y⟩ of every instance: (B,)."""
     of_target = score(problem.scores, target)
-    best = omega.value(problem)
+    best = value_of(omega, problem)
     value = best + omega.at(problem, target) - of_target
     # 0, not −inf, where there are no structures; +inf, not −inf + inf, for a forbidden target
     return value.masked_fill(best.isneginf(), 0.0).masked_fill(of_target.isneginf(), math.inf)

@@ -39,3 +39,25 @@ class AbstractOmega(ABC):
     def pullback(self, problem: Problem, d_point: Tensors) -> Tensors:
         """The Jacobian of the point, transposed, times d_point: a gradient for a choice made in its place."""
         return torch.func.vjp(lambda *s: self.point(problem.at(s)), *problem.scores)[1](d_point)
+
+
+def value_of(omega: AbstractOmega, problem: Problem) -> Tensor:
+    """The value of any Ω, if it has one number for each instance: (B,)."""
+    value, wanted = omega.value(problem), problem.scores[0].shape[:1]
+    if value.shape != wanted:
+        raise ValueError(
+            f"`value` of {type(omega).__name__} should have shape {tuple(wanted)}, one number for each instance, but "
+            f"has {tuple(value.shape)}."
+        )
+    return value
+
+
+def point_of(omega: AbstractOmega, problem: Problem) -> Tensors:
+    """The point of any Ω, if it has the shapes of the scores: part tensors (B, …)."""
+    point = omega.point(problem)
+    got, wanted = ([tuple(t.shape) for t in tensors] for tensors in (point, problem.scores))
+    if got != wanted:
+        raise ValueError(
+            f"`point` of {type(omega).__name__} should have the shapes {wanted} of the scores, but has {got}."
+        )
+    return point

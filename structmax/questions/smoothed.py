@@ -12,7 +12,7 @@ from structmax.autograd import rule
 from structmax.backends import Refusal
 from structmax.contract import AbstractStructure, Scores
 from structmax.half import cast, widened
-from structmax.omega.base import AbstractOmega
+from structmax.omega.base import AbstractOmega, point_of, value_of
 from structmax.parts import scaled
 from structmax.problem import Problem
 from structmax.questions.sample import draw
@@ -63,7 +63,7 @@ def smoothed(scores: Scores, structure: AbstractStructure, omega: AbstractOmega,
         tensor(1.5625)
     """
     problem = Problem.of(scores, structure, backend)
-    return problem.shaped(checked(omega).value(problem))
+    return problem.shaped(value_of(checked(omega), problem))
 
 
 def smoothed_marginals(
@@ -91,7 +91,7 @@ def smoothed_marginals(
                 [0.7500, 1.0000]])
     """
     problem = Problem.of(scores, structure, backend)
-    return problem.named(checked(omega).point(problem))
+    return problem.named(point_of(checked(omega), problem))
 
 
 def smoothed_sample(
