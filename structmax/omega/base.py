@@ -1,6 +1,7 @@
 """What a regulariser Ω is."""
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,8 +53,8 @@ def value_of(omega: AbstractOmega, problem: Problem) -> Tensor:
     return value
 
 
-def point_of(omega: AbstractOmega, problem: Problem) -> Tensors:
-    """The point of any Ω, if it has the shapes of the scores: part tensors (B, …)."""
+def point_of(omega: Any, problem: Problem) -> Tensors:
+    """The point of any Ω, or of a relaxation like it, if it has the shapes of the scores: part tensors (B, …)."""
     point = omega.point(problem)
     got, wanted = ([tuple(t.shape) for t in tensors] for tensors in (point, problem.scores))
     if got != wanted:
