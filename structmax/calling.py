@@ -12,15 +12,16 @@ from structmax.problem import run, watched
 
 def ask(room: str, name: str, tensors: Tensors, batch: int, backend: str, **fields: Any) -> list[Tensor]:
     """Calls a function without a structure, such as that of a mapping. The first `batch` dimensions are flattened."""
+    if batch == 1:
+        return call(room, name, tensors, fields, 1, backend)
     shape = tensors[0].shape[:batch]
 
     def flat(value: Any) -> Any:
         return value.reshape((math.prod(shape), *value.shape[batch:])) if isinstance(value, Tensor) else value
 
-    if batch != 1:
-        tensors, fields = tuple(map(flat, tensors)), {key: flat(value) for key, value in fields.items()}
-    out = call(room, name, tensors, fields, 1, backend)
-    return out if batch == 1 else [t.reshape((*shape, *t.shape[1:])) for t in out]
+    every = {key: flat(value) for key, value in fields.items()}
+    out = call(room, name, tuple(map(flat, tensors)), every, 1, backend)
+    return [t.reshape((*shape, *t.shape[1:])) for t in out]
 
 
 def call(room: str, name: str, tensors: Tensors, fields: dict[str, Any], parts: int, backend: str) -> list[Tensor]:

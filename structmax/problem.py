@@ -350,16 +350,16 @@ def watched(tensor: Tensor) -> bool:
 
 def run(plan: Plan, tensors: Any, fields: dict[str, Any], checked: bool) -> list[Tensor]:
     """Calls a plan's function, which sees contiguous tensors without derivatives, in float32 or wider."""
-    scores = tensors[0]
-    dtype = scores.dtype
+    scores, dtype = tensors[0], tensors[0].dtype
     if plan.refuses is not None:
         plan = backends.second_choice(plan, tensors, fields)
     is_half = dtype in HALF
     widen, fetch, dual = is_half and plan.widens, plan.fetches, forward_ad._current_level >= 0
-    arguments = [_clean(tensor, widen, fetch, dual) for tensor in tensors]
-    keywords = {}
-    for key, value in fields.items():
-        keywords[key] = _clean(value, widen, fetch, dual) if isinstance(value, Tensor) else value
+    arguments = [
+        _clean(t, widen, fetch, dual) if widen or fetch or dual or t.requires_grad or not t.is_contiguous() else t
+        for t in tensors
+    ]
+    keywords = {k: _clean(v, widen, fetch, dual) if isinstance(v, Tensor) else v for k, v in fields.items()}
     if not checked or fetch:
         # These could not be checked before: a tracer's tensors, or those on a device that should not be waited for.
         backends.check_values(plan.room, arguments[0].shape[1:], keywords)
