@@ -1,4 +1,4 @@
-"""Times every question of every structure on a GPU: `python benchmarks/cuda.py --help`.
+"""Times every question of every structure on a GPU: `python benchmarks/gpu.py --help`.
 
 Beside each stands the way over the host: copies of the scores to the CPU, its kernels on all cores, and the answer
 copied back. `auto` should never be slower than that. GPU time is that of a replayed CUDA graph; a call that needs the
