@@ -150,7 +150,8 @@ def _are_ones(d_value: Tensor) -> bool:
     """Whether this is one number, repeated, that is seen at once to be 1."""
     if d_value.stride() != (0,) or not len(d_value) or not d_value.is_cpu or type(d_value) is not Tensor:
         return False
-    return _plainly() and d_value.numpy()[0] == 1
+    # numpy has no bfloat16
+    return _plainly() and d_value.dtype in (torch.float32, torch.float64) and d_value.numpy()[0] == 1
 
 
 def _remember(ctx: Any, omega: Smooth, problem: Problem, *tensors: Tensor) -> None:
