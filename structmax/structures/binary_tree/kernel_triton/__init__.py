@@ -41,10 +41,10 @@ def _power(size: int) -> int:
 
 
 def _tile(N: int) -> tuple[int, int, int]:
-    """SPLITS, SPANS and warps of a tile of the chart."""
+    """TERMS, SPANS and warps of a tile of the chart."""
     spans = min(64, max(16, _power(N)))
-    splits = min(2048 // spans, max(16, _power(N)))
-    return splits, spans, max(1, splits * spans // 256)
+    terms = min(2048 // spans, max(16, _power(N)))
+    return terms, spans, max(1, terms * spans // 256)
 
 
 def _columns(N: int, C: int) -> tuple[int, int]:
@@ -60,16 +60,17 @@ def _launches(B: int, N: int, spans: int, many: int = MANY_INSTANCES) -> list[tu
     return [(w, w + 1, -(-(N - w) // spans)) for w in range(1, N)]
 
 
-def _filled(x: Tensor, tangent: Tensor | None, lengths: Tensor, best: bool, tables: int) -> tuple[Tensor, Tensor]:
+def _filled(x: Tensor, tangent: Tensor | None, lengths: Tensor, best: bool) -> tuple[Tensor, Tensor]:
     """The tables after the pass from narrow to wide, and the value (B,)."""
     B, N, C = _sizes(x)
+    tables = TABLES if tangent is None else TABLES_ALONG
     chart, value = x.new_empty(tables, B, N, N), x.new_empty(B)
     kind = (best, tangent is not None)
     launch(read_spans, (B, N), (x, tangent, lengths, chart, N, B * N * N, C), (*kind, *_columns(N, C)))
-    splits, spans, warps = _tile(N)
+    terms, spans, warps = _tile(N)
     for first, last, chunks in _launches(B, N, spans):
         arguments = chart, lengths, N, B * N * N, first, last, chunks
-        launch(inside, (B, chunks), arguments, (*kind, splits, spans), warps)
+        launch(inside, (B, chunks), arguments, (*kind, terms, spans), warps)
     launch(value_of, (B,), (chart, lengths, value, N, B * N * N), (min(1024, _power(N)),), 1)
     return chart, value
 
@@ -77,10 +78,10 @@ def _filled(x: Tensor, tangent: Tensor | None, lengths: Tensor, best: bool, tabl
 def _collect(chart: Tensor, lengths: Tensor, along: bool) -> None:
     """The pass from wide to narrow."""
     _, B, N, _ = chart.shape
-    splits, spans, warps = _tile(N)
+    terms, spans, warps = _tile(N)
     for first, last, chunks in reversed(_launches(B, N, spans)):
         arguments = chart, lengths, N, B * N * N, first, last, chunks
-        launch(outside, (B, chunks), arguments, (along, splits, spans), warps)
+        launch(outside, (B, chunks), arguments, (along, terms, spans), warps)
 
 
 def _write(
@@ -93,7 +94,7 @@ def _write(
 
 def _walk(x: Tensor, noise: Tensor | None, lengths: Tensor, out: Tensor, draws: int) -> None:
     B, N, C = _sizes(x)
-    chart, value = _filled(x, None, lengths, noise is None, TABLES)
+    chart, value = _filled(x, None, lengths, noise is None)
     _write(x, None, chart, value, lengths, out, draws, "blank")
     leaves, labels = _power(N), _power(C)
     walks = max(1, min(_power(draws), 256 // max(leaves, labels)))
@@ -105,13 +106,13 @@ def _walk(x: Tensor, noise: Tensor | None, lengths: Tensor, out: Tensor, draws: 
 
 def log_partition(x: Tensor, lengths: Tensor) -> Tensor:
     """log Σ over trees of exp(score): (B,)."""
-    return _filled(x, None, lengths, False, TABLES)[1]
+    return _filled(x, None, lengths, False)[1]
 
 
 def log_partition_and_marginals(x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """The value (B,), and the probability of each span, or of each label of it."""
     out = torch.empty_like(x)
-    chart, value = _filled(x, None, lengths, False, TABLES)
+    chart, value = _filled(x, None, lengths, False)
     _collect(chart, lengths, False)
     _write(x, None, chart, value, lengths, out, 1, "marginals")
     return value, out
@@ -120,7 +121,7 @@ def log_partition_and_marginals(x: Tensor, lengths: Tensor) -> tuple[Tensor, Ten
 def marginals_jvp(x: Tensor, tangent: Tensor, lengths: Tensor) -> Tensor:
     """The derivative of the marginals along `tangent`."""
     out = torch.empty_like(x)
-    chart, value = _filled(x, tangent, lengths, False, TABLES_ALONG)
+    chart, value = _filled(x, tangent, lengths, False)
     _collect(chart, lengths, True)
     _write(x, tangent, chart, value, lengths, out, 1, "tangent")
     return out

@@ -4,12 +4,12 @@ import triton
 import triton.language as tl
 
 from structmax.numerics.kernel_triton.choice import mean, shares
-from structmax.structures.binary_tree.kernel_triton.chart import CHART, D_CHART, D_SCORE, SCORE
+from structmax.structures.binary_tree.kernel_triton.chart import ALONG, CHART, SCORE
 
 
 @triton.jit(do_not_specialize=["N", "size", "C"])
 def read_spans(
-    p_x, p_tangent, p_lengths, p_tables, N, size, C,
+    p_x, p_tangent, p_lengths, p_tables, N, size: tl.int64, C,
     BEST: tl.constexpr, TANGENT: tl.constexpr, COLUMNS: tl.constexpr, LABELS: tl.constexpr,
 ):  # fmt: skip
     """The score of each span, log Σ exp or the best of its labels, and its tangent; and the cells of leaves.
@@ -36,18 +36,18 @@ def read_spans(
         tl.store(p_tables + SCORE * size + (o_w * N)[:, None], b_score, mask=m_w[:, None])
         if TANGENT:
             b_tangent = tl.load(p_tangent + o_x, mask=m_x, other=0.0)
-            tl.store(p_tables + D_SCORE * size + (o_w * N)[:, None], mean(b_share, b_tangent), mask=m_w[:, None])
+            tl.store(p_tables + (SCORE + ALONG) * size + (o_w * N)[:, None], mean(b_share, b_tangent), mask=m_w[:, None])
     # Leaves are left out of the chart.
     tl.store(p_tables + CHART * size, 0.0)
     if TANGENT:
-        tl.store(p_tables + D_CHART * size, 0.0)
+        tl.store(p_tables + (CHART + ALONG) * size, 0.0)
     if broken > 0:
         tl.debug_barrier()
         tl.store(p_tables + SCORE * size, float("nan"))
 
 
 @triton.jit(do_not_specialize=["N", "size"])
-def value_of(p_tables, p_lengths, p_value, N, size, COLUMNS: tl.constexpr):
+def value_of(p_tables, p_lengths, p_value, N, size: tl.int64, COLUMNS: tl.constexpr):
     """The scores of all leaves, and the cell of the whole."""
     i_b = tl.program_id(0).to(tl.int64)
     n = tl.load(p_lengths + i_b).to(tl.int32)
@@ -62,7 +62,7 @@ def value_of(p_tables, p_lengths, p_value, N, size, COLUMNS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["N", "size", "C", "S"])
 def write_spans(
-    p_x, p_tangent, p_tables, p_value, p_lengths, p_out, N, size, C, S,
+    p_x, p_tangent, p_tables, p_value, p_lengths, p_out, N, size: tl.int64, C, S,
     KIND: tl.constexpr, COLUMNS: tl.constexpr, LABELS: tl.constexpr,
 ):  # fmt: skip
     """One row of the parts of an instance, or of one of its S draws.
@@ -96,7 +96,7 @@ def write_spans(
             b_mu = tl.where(o_j == i, 1.0, b_mu)[:, None]
             if KIND == "tangent":
                 b_tangent = tl.load(p_tangent + o_x, mask=m_x & m_cell[:, None], other=0.0)
-                b_d_mu = tl.load(p_tables + D_SCORE * size + o_cell, mask=m_cell & (o_j > i), other=0.0)[:, None]
+                b_d_mu = tl.load(p_tables + (SCORE + ALONG) * size + o_cell, mask=m_cell & (o_j > i), other=0.0)[:, None]
                 b_along = b_d_mu + b_mu * (b_tangent - mean(b_share, b_tangent))
                 b_out += tl.where(b_share == 0, 0.0, b_share * b_along)
             else:

@@ -13,7 +13,7 @@ from structmax.structures.binary_tree.kernel_triton.chart import CHART
 
 @triton.jit(do_not_specialize=["walks", "S", "N", "size", "C", "K"])
 def walk(
-    p_x, p_tables, p_value, p_noise, p_lengths, p_out, walks, S, N, size, C, K,
+    p_x, p_tables, p_value, p_noise, p_lengths, p_out, walks, S, N, size: tl.int64, C, K,
     DRAW: tl.constexpr, WALKS: tl.constexpr, LEAVES: tl.constexpr, LABELS: tl.constexpr,
 ):  # fmt: skip
     """Writes 1 at each span of a tree, into zeros. Instances without a value have none."""
