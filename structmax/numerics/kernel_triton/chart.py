@@ -54,10 +54,10 @@ def from_parents(
     p_peak, p_amount, p_sibling, step_parent, step_sibling, count, most, own, d_own, m_span, along,
     TANGENT: tl.constexpr, TERMS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
-    """What `count` (SPANS,) parents hand down to spans, and its derivative, or 0: (SPANS,) both. No count exceeds `most`.
+    """What `count` (SPANS,) parents, at most `most`, hand down to spans, and its derivative, or 0: (SPANS,) both.
 
-    A parent's amount is what reached it times its share; own is the span's cell. With a, μ and the mean t̄ of the
-    tangents of its terms, the tangent of the parent's amount is (dμ − μ t̄) · share.
+    `own` is the cell of a span. The amount of a parent is what has reached it, μ, times its share; the tangent of the
+    amount, of which its terms are multiples, is (dμ − μ t̄) · share with the mean t̄ of the tangents of these terms.
     """
     b_sum = tl.zeros((TERMS, SPANS), p_peak.dtype.element_ty)
     b_d_sum = tl.zeros((TERMS, SPANS), p_peak.dtype.element_ty)

@@ -34,7 +34,7 @@ def first_best(b_score, COLUMNS: tl.constexpr):
 
 @triton.jit
 def drawn(b_score, uniform, COLUMNS: tl.constexpr):
-    """A column by exp(score): the first whose cumulative mass exceeds `uniform` (rows,) of the total, never an empty one."""
+    """A column by exp(score): the first whose cumulative mass exceeds `uniform` (rows,) of the total, if it has any."""
     o_column = tl.arange(0, COLUMNS)[None, :]
     b_mass = tl.exp(b_score - above(tl.max(b_score, 1, keep_dims=True)))
     b_level = uniform[:, None] * tl.sum(b_mass, 1, keep_dims=True)

@@ -4,6 +4,8 @@
 FEW_POSITIONS = 256
 # From so many instances on, one program for each fills the machine.
 MANY_INSTANCES = 128
+# The largest tile of a chart.
+MOST_SPANS, MOST_TERMS = 64, 128
 
 
 def power_of_two(size: int) -> int:
@@ -13,9 +15,10 @@ def power_of_two(size: int) -> int:
 
 def tile_of_spans(N: int) -> tuple[int, int, int]:
     """TERMS, SPANS and warps of a tile of a chart."""
-    spans = min(64, max(16, power_of_two(N)))
-    terms = min(2048 // spans, max(16, power_of_two(N)))
-    return terms, spans, terms * spans // 256
+    side = max(16, power_of_two(N))
+    spans = min(MOST_SPANS, side)
+    terms = min(MOST_TERMS, 2048 // spans, side)
+    return terms, spans, max(1, terms * spans // 256)
 
 
 def tile_of_labels(N: int, C: int) -> tuple[int, int]:

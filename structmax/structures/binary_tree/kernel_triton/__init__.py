@@ -52,32 +52,31 @@ def _fill(x: Tensor, tangent: Tensor | None, lengths: Tensor, best: bool) -> tup
     return chart, value
 
 
-def _collect(chart: Tensor, lengths: Tensor, along: bool) -> None:
-    """The pass from wide to narrow."""
-    _, B, N, _ = chart.shape
+def _marginals(x: Tensor, tangent: Tensor | None, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """The value, and the parts' marginals or, along a tangent, their derivative."""
+    B, N, C = _sizes(x)
+    chart, value = _fill(x, tangent, lengths, False)
+    along = tangent is not None
     terms, spans, warps = tile_of_spans(N)
     for first, last, chunks in reversed(launches_by_width(B, N, spans)):
         arguments = chart, lengths, N, B * N * N, first, last, chunks
         launch(outside, (B, chunks), arguments, (along, terms, spans), warps)
+    out = torch.empty_like(x)
+    arguments = x, tangent, chart, value, lengths, out, N, B * N * N, C
+    launch(write_spans, (B, N), arguments, (along, *tile_of_labels(N, C)))
+    return value, out
 
 
-def _write(
-    kind: str, x: Tensor, tangent: Tensor | None, chart: Tensor, value: Tensor, lengths: Tensor, out: Tensor, draws: int
-) -> None:
-    B, N, C = _sizes(x)
-    arguments = x, tangent, chart, value, lengths, out, N, B * N * N, C, draws
-    launch(write_spans, (B * draws, N), arguments, (kind, *tile_of_labels(N, C)))
-
-
-def _walk(x: Tensor, noise: Tensor | None, lengths: Tensor, out: Tensor, draws: int) -> None:
-    """The best tree where there is no noise."""
+def _walk(x: Tensor, noise: Tensor | None, lengths: Tensor, draws: int) -> Tensor:
+    """Trees (B, draws, …), the best where there is no noise."""
     B, N, C = _sizes(x)
     chart, value = _fill(x, None, lengths, noise is None)
-    _write("blank", x, None, chart, value, lengths, out, draws)
+    out = x.new_zeros(B, draws, *x.shape[1:])
     walks, leaves, labels, warps = tile_of_walks(draws, N, C)
     numbers = 0 if noise is None else noise.shape[2]
     arguments = x, chart, value, noise, lengths, out, B * draws, draws, N, B * N * N, C, numbers
     launch(walk, (-(-B * draws // walks),), arguments, (noise is not None, walks, leaves, labels), warps)
+    return out
 
 
 def log_partition(x: Tensor, lengths: Tensor) -> Tensor:
@@ -87,31 +86,19 @@ def log_partition(x: Tensor, lengths: Tensor) -> Tensor:
 
 def log_partition_and_marginals(x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """The value (B,), and the probability of each span, or of each label of it."""
-    out = torch.empty_like(x)
-    chart, value = _fill(x, None, lengths, False)
-    _collect(chart, lengths, False)
-    _write("marginals", x, None, chart, value, lengths, out, 1)
-    return value, out
+    return _marginals(x, None, lengths)
 
 
 def marginals_jvp(x: Tensor, tangent: Tensor, lengths: Tensor) -> Tensor:
     """The derivative of the marginals along `tangent`."""
-    out = torch.empty_like(x)
-    chart, value = _fill(x, tangent, lengths, False)
-    _collect(chart, lengths, True)
-    _write("tangent", x, tangent, chart, value, lengths, out, 1)
-    return out
+    return _marginals(x, tangent, lengths)[1]
 
 
 def argmax(x: Tensor, lengths: Tensor) -> Tensor:
     """The parts of a best tree; among equals the first split, the first label."""
-    out = torch.empty_like(x)
-    _walk(x, None, lengths, out, 1)
-    return out
+    return _walk(x, None, lengths, 1).squeeze(1)
 
 
 def sample(x: Tensor, noise: Tensor, lengths: Tensor) -> Tensor:
     """The parts of S trees: (B, S, …)."""
-    out = x.new_empty(len(x), noise.shape[1], *x.shape[1:])
-    _walk(x, noise, lengths, out, noise.shape[1])
-    return out
+    return _walk(x, noise, lengths, noise.shape[1])

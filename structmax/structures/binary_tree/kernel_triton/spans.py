@@ -36,7 +36,9 @@ def read_spans(
         tl.store(p_tables + SCORE * size + (o_w * N)[:, None], b_score, mask=m_w[:, None])
         if TANGENT:
             b_tangent = tl.load(p_tangent + o_x, mask=m_x, other=0.0)
-            tl.store(p_tables + (SCORE + ALONG) * size + (o_w * N)[:, None], mean(b_share, b_tangent), mask=m_w[:, None])
+            tl.store(
+                p_tables + (SCORE + ALONG) * size + (o_w * N)[:, None], mean(b_share, b_tangent), mask=m_w[:, None]
+            )
     # Leaves are left out of the chart.
     tl.store(p_tables + CHART * size, 0.0)
     if TANGENT:
@@ -60,18 +62,16 @@ def value_of(p_tables, p_lengths, p_value, N, size: tl.int64, COLUMNS: tl.conste
     tl.store(p_value + i_b, tl.sum(b_leaves, 0) + whole)
 
 
-@triton.jit(do_not_specialize=["N", "size", "C", "S"])
+@triton.jit(do_not_specialize=["N", "size", "C"])
 def write_spans(
-    p_x, p_tangent, p_tables, p_value, p_lengths, p_out, N, size: tl.int64, C, S,
-    KIND: tl.constexpr, COLUMNS: tl.constexpr, LABELS: tl.constexpr,
+    p_x, p_tangent, p_tables, p_value, p_lengths, p_out, N, size: tl.int64, C,
+    TANGENT: tl.constexpr, COLUMNS: tl.constexpr, LABELS: tl.constexpr,
 ):  # fmt: skip
-    """One row of the parts of an instance, or of one of its S draws.
+    """Marginals of the spans that begin with a leaf, shared out among labels; or their tangents.
 
-    `KIND` is "marginals", shared out among labels; their "tangent"; or "blank", for a walk to be written on. All are
-    NaN where the value is, 0 where nothing is feasible, and 0 outside of the spans.
+    They are NaN where the value is, 0 where nothing is feasible, and 0 outside of the spans.
     """
-    i_row = tl.program_id(0).to(tl.int64)
-    i_b = i_row // S
+    i_b = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1)
     n = tl.load(p_lengths + i_b).to(tl.int32)
     value = tl.load(p_value + i_b)
@@ -85,21 +85,19 @@ def write_spans(
         m_span = (o_j >= i) & (o_j < n)
         m_x = (o_j < N)[:, None] & (o_label < C)
         b_out = tl.where(m_span[:, None] & m_x, nothing, 0.0)
-        if KIND != "blank":
-            m_cell = (o_j >= i) & (o_j < feasible)
-            o_x = ((i_b * N + i) * N + o_j)[:, None] * C + o_label
-            b_x = tl.load(p_x + o_x, mask=m_x & m_cell[:, None], other=float("-inf"))
-            b_share, _ = shares(b_x)
-            o_cell = (o_j - i) * N
-            # Leaves are in every tree.
-            b_mu = tl.load(p_tables + SCORE * size + o_cell, mask=m_cell & (o_j > i), other=0.0)
-            b_mu = tl.where(o_j == i, 1.0, b_mu)[:, None]
-            if KIND == "tangent":
-                b_tangent = tl.load(p_tangent + o_x, mask=m_x & m_cell[:, None], other=0.0)
-                b_d_mu = tl.load(p_tables + (SCORE + ALONG) * size + o_cell, mask=m_cell & (o_j > i), other=0.0)[:, None]
-                b_along = b_d_mu + b_mu * (b_tangent - mean(b_share, b_tangent))
-                b_out += tl.where(b_share == 0, 0.0, b_share * b_along)
-            else:
-                b_out += b_share * b_mu
-        o_out = ((i_row * N + i) * N + o_j)[:, None] * C + o_label
-        tl.store(p_out + o_out, b_out, mask=m_x)
+        m_cell = (o_j >= i) & (o_j < feasible)
+        o_x = ((i_b * N + i) * N + o_j)[:, None] * C + o_label
+        b_x = tl.load(p_x + o_x, mask=m_x & m_cell[:, None], other=float("-inf"))
+        b_share, _ = shares(b_x)
+        o_cell = (o_j - i) * N
+        # Leaves are in every tree.
+        b_mu = tl.load(p_tables + SCORE * size + o_cell, mask=m_cell & (o_j > i), other=0.0)
+        b_mu = tl.where(o_j == i, 1.0, b_mu)[:, None]
+        if TANGENT:
+            b_tangent = tl.load(p_tangent + o_x, mask=m_x & m_cell[:, None], other=0.0)
+            b_d_mu = tl.load(p_tables + (SCORE + ALONG) * size + o_cell, mask=m_cell & (o_j > i), other=0.0)[:, None]
+            b_along = b_d_mu + b_mu * (b_tangent - mean(b_share, b_tangent))
+            b_out += tl.where(b_share == 0, 0.0, b_share * b_along)
+        else:
+            b_out += b_share * b_mu
+        tl.store(p_out + o_x, b_out, mask=m_x)

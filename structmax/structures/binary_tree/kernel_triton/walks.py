@@ -11,12 +11,22 @@ from structmax.numerics.kernel_triton.choice import drawn, first_best
 from structmax.structures.binary_tree.kernel_triton.chart import CHART
 
 
+@triton.jit
+def _spoil(p_out, o_walk, n, N, C, COLUMNS: tl.constexpr):
+    """NaN for every span of n leaves."""
+    for i in range(0, tl.max(n, 0)):
+        for start in range(i * C, tl.max(n, 0) * C, COLUMNS):
+            o_span = start + tl.arange(0, COLUMNS)[None, :]
+            p_span = p_out + ((o_walk * N + i) * N * C)[:, None] + o_span
+            tl.store(p_span, float("nan"), mask=(o_span < n[:, None] * C) & (n[:, None] > i))
+
+
 @triton.jit(do_not_specialize=["walks", "S", "N", "size", "C", "K"])
 def walk(
     p_x, p_tables, p_value, p_noise, p_lengths, p_out, walks, S, N, size: tl.int64, C, K,
     DRAW: tl.constexpr, WALKS: tl.constexpr, LEAVES: tl.constexpr, LABELS: tl.constexpr,
 ):  # fmt: skip
-    """Writes 1 at each span of a tree, into zeros. Instances without a value have none."""
+    """Writes 1 at each span of a tree, into zeros, or NaN where the value is. Without a feasible tree there is none."""
     o_walk = tl.program_id(0).to(tl.int64) * WALKS + tl.arange(0, WALKS)
     m_walk = o_walk < walks
     o_b = o_walk // S
@@ -24,6 +34,8 @@ def walk(
     o_label = tl.arange(0, LABELS)[None, :]
     value = tl.load(p_value + o_b, mask=m_walk, other=float("-inf"))
     n = tl.load(p_lengths + o_b, mask=m_walk & (value > float("-inf")), other=0).to(tl.int32)
+    if tl.max((value != value).to(tl.int32), 0) > 0:
+        _spoil(p_out, o_walk, tl.load(p_lengths + o_b, mask=value != value, other=0).to(tl.int32), N, C, LEAVES)
     p_chart = p_tables + CHART * size + (o_b * N * N)[:, None]
     spent = tl.zeros((WALKS,), tl.int32)
     # One past the last leaf of the span that begins here; 0 where none does.

@@ -21,10 +21,8 @@ def _choose(b_score, uniform, DRAW: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def _weigh_pairs(
-    p_chart, p_rule, p_weights, i, w, N, S, DRAW: tl.constexpr, ROWS: tl.constexpr, SYMBOLS: tl.constexpr
-):
-    """Stores rule + log Σ exp (or the best) over splits of each pair (S, S), and behind them that of each left symbol."""
+def _weigh_pairs(p_chart, p_rule, p_weights, i, w, N, S, DRAW: tl.constexpr, ROWS: tl.constexpr, SYMBOLS: tl.constexpr):
+    """Stores rule + log Σ exp, or the best, over splits for each pair (S, S); behind them that for each left symbol."""
     WORK: tl.constexpr = p_chart.dtype.element_ty
     o_right = tl.arange(0, SYMBOLS)
     m_right = o_right < S

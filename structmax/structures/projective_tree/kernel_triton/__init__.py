@@ -38,9 +38,7 @@ def _sizes(arc: Tensor) -> tuple[int, int, int]:
     return arc.shape[0], arc.shape[1], arc.shape[3] if arc.dim() == 4 else 1
 
 
-def _fill(
-    arc: Tensor, tangent: Tensor | None, lengths: Tensor, single_root: bool, best: bool
-) -> tuple[Tensor, Tensor]:
+def _fill(arc: Tensor, tangent: Tensor | None, lengths: Tensor, single_root: bool, best: bool) -> tuple[Tensor, Tensor]:
     """The tables after the pass from narrow to wide, and the value (B,)."""
     B, P, C = _sizes(arc)
     chart, value = arc.new_empty(TABLES if tangent is None else TABLES_ALONG, B, P, P), arc.new_empty(B)
@@ -54,33 +52,32 @@ def _fill(
     return chart, value
 
 
-def _collect(chart: Tensor, lengths: Tensor, along: bool) -> None:
-    """The pass from wide to narrow."""
-    _, B, P, _ = chart.shape
+def _marginals(arc: Tensor, tangent: Tensor | None, lengths: Tensor, single_root: bool) -> tuple[Tensor, Tensor]:
+    """The value, and the parts' marginals or, along a tangent, their derivative."""
+    B, P, C = _sizes(arc)
+    chart, value = _fill(arc, tangent, lengths, single_root, False)
+    along = tangent is not None
     terms, spans, warps = tile_of_spans(P)
     for first, last, chunks in reversed(launches_by_width(B, P, spans)):
         arguments = chart, lengths, P, B * P * P, first, last, chunks
         launch(outside, (B, chunks), arguments, (along, terms, spans), warps)
+    out = torch.empty_like(arc)
+    arguments = arc, tangent, chart, value, lengths, out, P, B * P * P, C
+    launch(write_arcs, (B, P), arguments, (along, *tile_of_labels(P, C)))
+    return value, out
 
 
-def _write(
-    kind: str, arc: Tensor, tangent: Tensor | None, chart: Tensor, value: Tensor, lengths: Tensor, out: Tensor, S: int
-) -> None:
-    B, P, C = _sizes(arc)
-    arguments = arc, tangent, chart, value, lengths, out, P, B * P * P, C, S
-    launch(write_arcs, (B * S, P), arguments, (kind, *tile_of_labels(P, C)))
-
-
-def _walk(arc: Tensor, noise: Tensor | None, lengths: Tensor, single_root: bool, out: Tensor, S: int) -> None:
-    """S trees of each instance, the best where there is no noise."""
+def _walk(arc: Tensor, noise: Tensor | None, lengths: Tensor, single_root: bool, draws: int) -> Tensor:
+    """Trees (B, draws, …), the best where there is no noise."""
     B, P, C = _sizes(arc)
     chart, value = _fill(arc, None, lengths, single_root, noise is None)
-    _write("blank", arc, None, chart, value, lengths, out, S)
-    walks, nodes, labels, warps = tile_of_walks(S, P, C)
+    out = arc.new_zeros(B, draws, *arc.shape[1:])
+    walks, nodes, labels, warps = tile_of_walks(draws, P, C)
     numbers = 0 if noise is None else noise.shape[2]
-    arguments = arc, chart, value, noise, lengths, out, B * S, S, P, B * P * P, C, numbers
+    arguments = arc, chart, value, noise, lengths, out, B * draws, draws, P, B * P * P, C, numbers
     constants = bool(single_root), noise is not None, walks, nodes, labels
-    launch(walk, (-(-B * S // walks),), arguments, constants, warps)
+    launch(walk, (-(-B * draws // walks),), arguments, constants, warps)
+    return out
 
 
 def log_partition(arc: Tensor, *, lengths: Tensor, single_root: bool) -> Tensor:
@@ -88,28 +85,16 @@ def log_partition(arc: Tensor, *, lengths: Tensor, single_root: bool) -> Tensor:
 
 
 def log_partition_and_marginals(arc: Tensor, *, lengths: Tensor, single_root: bool) -> tuple[Tensor, Tensor]:
-    out = torch.empty_like(arc)
-    chart, value = _fill(arc, None, lengths, single_root, False)
-    _collect(chart, lengths, False)
-    _write("marginals", arc, None, chart, value, lengths, out, 1)
-    return value, out
+    return _marginals(arc, None, lengths, single_root)
 
 
 def marginals_jvp(arc: Tensor, tangent: Tensor, *, lengths: Tensor, single_root: bool) -> Tensor:
-    out = torch.empty_like(arc)
-    chart, value = _fill(arc, tangent, lengths, single_root, False)
-    _collect(chart, lengths, True)
-    _write("tangent", arc, tangent, chart, value, lengths, out, 1)
-    return out
+    return _marginals(arc, tangent, lengths, single_root)[1]
 
 
 def argmax(arc: Tensor, *, lengths: Tensor, single_root: bool) -> Tensor:
-    out = torch.empty_like(arc)
-    _walk(arc, None, lengths, single_root, out, 1)
-    return out
+    return _walk(arc, None, lengths, single_root, 1).squeeze(1)
 
 
 def sample(arc: Tensor, *, noise: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
-    out = arc.new_empty(len(arc), noise.shape[1], *arc.shape[1:])
-    _walk(arc, noise, lengths, single_root, out, noise.shape[1])
-    return out
+    return _walk(arc, noise, lengths, single_root, noise.shape[1])

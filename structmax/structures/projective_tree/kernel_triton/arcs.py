@@ -72,18 +72,16 @@ def value_of(p_tables, p_lengths, p_value, P, size: tl.int64, COLUMNS: tl.conste
     tl.store(p_value + i_b, tl.sum(b_sound, 0) + tl.load(p_tables + TREE_RIGHT * size + n * P))
 
 
-@triton.jit(do_not_specialize=["P", "size", "C", "S"])
+@triton.jit(do_not_specialize=["P", "size", "C"])
 def write_arcs(
-    p_x, p_tangent, p_tables, p_value, p_lengths, p_out, P, size: tl.int64, C, S,
-    KIND: tl.constexpr, COLUMNS: tl.constexpr, LABELS: tl.constexpr,
+    p_x, p_tangent, p_tables, p_value, p_lengths, p_out, P, size: tl.int64, C,
+    TANGENT: tl.constexpr, COLUMNS: tl.constexpr, LABELS: tl.constexpr,
 ):  # fmt: skip
-    """The arcs from one head of an instance, or of one of its S draws.
+    """Marginals of the arcs from a head, shared out among labels; or their tangents.
 
-    `KIND` is "marginals", shared out among labels; their "tangent"; or "blank", for a walk to be written on. All are
-    NaN where the value is, 0 where nothing is feasible, and 0 where there is no arc.
+    They are NaN where the value is, 0 where nothing is feasible, and 0 where there is no arc.
     """
-    i_row = tl.program_id(0).to(tl.int64)
-    i_b = i_row // S
+    i_b = tl.program_id(0).to(tl.int64)
     h = tl.program_id(1)
     n = tl.load(p_lengths + i_b).to(tl.int32)
     value = tl.load(p_value + i_b)
@@ -98,18 +96,16 @@ def write_arcs(
         m_arc = (o_m > 0) & (o_m <= words) & (o_m != h)
         m_x = (o_m < P)[:, None] & (o_label < C)
         b_out = tl.where(m_arc[:, None] & m_x, nothing, 0.0)
-        if KIND != "blank":
-            m_cell = m_arc & (o_m <= feasible)
-            o_x = ((i_b * P + h) * P + o_m)[:, None] * C + o_label
-            b_share, _ = shares(tl.load(p_x + o_x, mask=m_x & m_cell[:, None], other=float("-inf")))
-            p_cell = p_tables + _cells(h, o_m, P, size)
-            b_mu = tl.load(p_cell, mask=m_cell, other=0.0)[:, None]
-            if KIND == "tangent":
-                b_tangent = tl.load(p_tangent + o_x, mask=m_x & m_cell[:, None], other=0.0)
-                b_d_mu = tl.load(p_cell + ALONG * size, mask=m_cell, other=0.0)[:, None]
-                b_along = b_d_mu + b_mu * (b_tangent - mean(b_share, b_tangent))
-                b_out += tl.where(b_share == 0, 0.0, b_share * b_along)
-            else:
-                b_out += b_share * b_mu
-        o_out = ((i_row * P + h) * P + o_m)[:, None] * C + o_label
-        tl.store(p_out + o_out, b_out, mask=m_x)
+        m_cell = m_arc & (o_m <= feasible)
+        o_x = ((i_b * P + h) * P + o_m)[:, None] * C + o_label
+        b_share, _ = shares(tl.load(p_x + o_x, mask=m_x & m_cell[:, None], other=float("-inf")))
+        p_cell = p_tables + _cells(h, o_m, P, size)
+        b_mu = tl.load(p_cell, mask=m_cell, other=0.0)[:, None]
+        if TANGENT:
+            b_tangent = tl.load(p_tangent + o_x, mask=m_x & m_cell[:, None], other=0.0)
+            b_d_mu = tl.load(p_cell + ALONG * size, mask=m_cell, other=0.0)[:, None]
+            b_along = b_d_mu + b_mu * (b_tangent - mean(b_share, b_tangent))
+            b_out += tl.where(b_share == 0, 0.0, b_share * b_along)
+        else:
+            b_out += b_share * b_mu
+        tl.store(p_out + o_x, b_out, mask=m_x)

@@ -1,9 +1,9 @@
 """The chart of projective trees in Triton: filled from narrow to wide, and read from wide to narrow.
 
-A table holds pairs of nodes i < j by width, as ../../../numerics/kernel_triton/chart.py explains: `_RIGHT` is about the
-head i, `_LEFT` about the head j. Pairs of one width do not wait for each other. A program does every `chunks`-th tile of
-them for the widths from `first` up to `last`: all widths in one launch with one chunk, where each width waits at a
-barrier for the one before; or one width in a launch with many chunks.
+A table holds pairs of nodes i < j by width, as numerics/kernel_triton/chart.py explains: `_RIGHT` is about the head i,
+`_LEFT` about the head j. Pairs of one width do not wait for each other. A program does every `chunks`-th tile of them
+for the widths from `first` up to `last`: all widths in one launch with one chunk, where each width waits at a barrier
+for the one before; or one width in a launch with many chunks.
 """
 
 import triton
@@ -190,9 +190,7 @@ def outside(
             )  # fmt: skip
             mu = tl.where(w == n, 1.0, mu + mu_more)
             d_mu += d_mu_more
-            right, d_right = _pass_on(
-                p_here, SHARE_RIGHT, TREE_RIGHT, LINK_RIGHT, mu, d_mu, m_i, size, along, TANGENT
-            )
+            right, d_right = _pass_on(p_here, SHARE_RIGHT, TREE_RIGHT, LINK_RIGHT, mu, d_mu, m_i, size, along, TANGENT)
             # tree[j, i] meets a tree of i − 1 − u under an arc with j, and is outermost in a tree of j + 1 + u
             mu, d_mu = _collect(
                 p_here, SHARE_GAP, TREE_LEFT, p_before + TREE_RIGHT * size, w, o_i, m_i, before, most_before,

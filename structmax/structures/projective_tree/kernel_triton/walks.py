@@ -17,12 +17,22 @@ LEFT = tl.constexpr(1)
 GAP = tl.constexpr(2)
 
 
+@triton.jit
+def _spoil(p_out, o_walk, n, P, C, COLUMNS: tl.constexpr):
+    """NaN for every arc among n words, and from the root to them; nothing where n is −1."""
+    for h in range(0, tl.max(n, 0) + 1):
+        for start in range(C, (tl.max(n, 0) + 1) * C, COLUMNS):
+            o_arc = start + tl.arange(0, COLUMNS)[None, :]
+            m_arc = (o_arc < (n[:, None] + 1) * C) & (n[:, None] >= h) & (o_arc // C != h)
+            tl.store(p_out + ((o_walk * P + h) * P * C)[:, None] + o_arc, float("nan"), mask=m_arc)
+
+
 @triton.jit(do_not_specialize=["walks", "S", "P", "size", "C", "K"])
 def walk(
     p_x, p_tables, p_value, p_noise, p_lengths, p_out, walks, S, P, size: tl.int64, C, K,
     SINGLE_ROOT: tl.constexpr, DRAW: tl.constexpr, WALKS: tl.constexpr, NODES: tl.constexpr, LABELS: tl.constexpr,
 ):  # fmt: skip
-    """Writes 1 at each arc of a tree, into zeros. Instances without a value have none."""
+    """Writes 1 at each arc of a tree, into zeros, or NaN where the value is. Without a feasible tree there is none."""
     o_walk = tl.program_id(0).to(tl.int64) * WALKS + tl.arange(0, WALKS)
     m_walk = o_walk < walks
     o_b = o_walk // S
@@ -30,6 +40,8 @@ def walk(
     o_label = tl.arange(0, LABELS)[None, :]
     value = tl.load(p_value + o_b, mask=m_walk, other=float("-inf"))
     n = tl.load(p_lengths + o_b, mask=m_walk & (value > float("-inf")), other=0).to(tl.int32)
+    if tl.max((value != value).to(tl.int32), 0) > 0:
+        _spoil(p_out, o_walk, tl.load(p_lengths + o_b, mask=value != value, other=-1).to(tl.int32), P, C, NODES)
     p_tables += (o_b * P * P)[:, None]
     spent = tl.zeros((WALKS,), tl.int32)
     b_open = tl.where(o_node == 0, n[:, None] * KINDS + RIGHT, 0)
@@ -77,7 +89,7 @@ def walk(
             else:
                 label = first_best(b_x, LABELS)
         tl.store(p_out + ((o_walk * P + head) * P + middle) * C + label, 1.0, mask=m_arc)
-        # What opens at i, ending before or at the middle: a gap, a right half-tree or a left one, if they have any width.
+        # what opens at i and ends before or at the middle, if it has any width
         last = tl.where(m_gap, middle - 1, middle)
         first_entry = last * KINDS + tl.where(m_right, GAP, tl.where(m_gap, RIGHT, LEFT))
         b_open = tl.where(o_node == i[:, None], tl.where(last > i, first_entry, 0)[:, None], b_open)
