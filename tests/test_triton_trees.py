@@ -105,6 +105,11 @@ def test_projective_trees(labels, single_root):
     compare(*projective(3, labels, single_root))
 
 
+def test_large_scores():
+    structure, (arc,) = projective(4)
+    compare(structure, (1e3 * arc,), SUMS[:1])
+
+
 def test_projective_trees_across_tiles(small_tiles):
     compare(*projective(4, (), False), SUMS)
 

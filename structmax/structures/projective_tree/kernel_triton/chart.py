@@ -37,13 +37,13 @@ def _tree(
 ):  # fmt: skip
     """Stores trees of one side: the widest link, whose dependent has nothing on that side, and those of memory."""
     peak = tl.maximum(best_of_sums(p_a, p_b, P, 1 - P, w - 1, m_i, TERMS, SPANS), b_link)
-    peak = tl.where(m_some, peak, float("-inf"))
     if BEST:
-        tl.store(p_here + tree * size, peak, mask=m_i)
+        tl.store(p_here + tree * size, tl.where(m_some, peak, float("-inf")), mask=m_i)
     else:
         peak = above(peak)
         total, moment = exp_moments(p_a, p_b, P, 1 - P, w - 1, m_i, peak, along, TANGENT, TERMS, SPANS)
         b_term = tl.exp(b_link - peak)
+        # What is not to be has the peak of its terms, but no share.
         total = tl.where(m_some, total + b_term, 0.0)
         b_share = reciprocal(total)
         tl.store(p_here + tree * size, peak + log_of(total), mask=m_i)
