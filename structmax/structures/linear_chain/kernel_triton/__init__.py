@@ -62,14 +62,14 @@ class _Sizes(NamedTuple):
 
     def walk(self, programs: int, matrices: int = 1) -> tuple[tuple[int, int, int, int], int]:
         """C, SPAN, TILE and STAGES of a walk, and warps: more of them where they would be idle."""
-        tile = self.span * self.strip
-        stages = AHEAD // (tile * self.wide.itemsize * matrices)
-        warps = tile // (256 if programs <= BUSY else 1024)
-        return (self.C, self.span, self.strip, max(1, min(4, stages))), max(1, min(8, warps))
+        words = self.span * self.strip * matrices * self.wide.itemsize // 4
+        warps = words // (256 if programs <= BUSY else 1024)
+        stages = AHEAD // (4 * words)
+        return (self.C, self.span, self.strip, max(1, min(4, stages))), max(1, min(8 if words <= WALKED else 16, warps))
 
     def rows(self) -> tuple[int, int]:
         """How many rows of labels a program has, and warps."""
-        return max(1, 1024 // self.span), max(1, min(8, self.span // 512))
+        return max(1, 1024 // self.span), max(4, min(16, self.span // 512))
 
     def tiles(self) -> tuple[int, int, int, int]:
         """The side of a tile, how many a matrix has, matrices of a program, and warps."""
