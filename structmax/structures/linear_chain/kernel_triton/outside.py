@@ -184,7 +184,9 @@ def flow(
         worst = tl.full((), 0.0, WORK)
         for first in tl.range(0, N, CLEARED):
             o_position = first + tl.arange(0, CLEARED)
-            worst = tl.maximum(worst, tl.max(tl.load(p_spread + i_b * N + o_position, mask=o_position < N, other=0.0), 0))
+            worst = tl.maximum(
+                worst, tl.max(tl.load(p_spread + i_b * N + o_position, mask=o_position < N, other=0.0), 0)
+            )
         feasible = feasible & (worst > limit)
     if feasible:
         o_label = tl.arange(0, SPAN)
