@@ -17,7 +17,7 @@ BIG = 2.0**20
 
 
 def drawn(C, shared, N=4):
-    """Scores of four instances: some parts forbidden, a short one, one without positions, one where nothing is feasible.
+    """Scores of four instances: some parts forbidden, a short one, one without positions, one with nothing feasible.
 
     What stands behind the lengths is NaN.
     """

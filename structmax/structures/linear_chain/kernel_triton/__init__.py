@@ -1,7 +1,8 @@
 """The linear chain in Triton, in the log domain throughout. Derivations: ../README.md.
 
 The walks over positions are what takes time: forwards and backwards run beside each other, in two programs of an
-instance, with the matrices loaded some positions ahead. All else is done for all positions at once, at the speed of memory.
+instance, with the matrices loaded some positions ahead. All else is done for all positions at once, at the speed of
+memory.
 
 | question | launches | how often the matrices are read |
 |---|---|---|
@@ -21,8 +22,9 @@ from torch import Tensor
 
 from structmax.numerics.kernel_triton import launch
 from structmax.numerics.kernel_triton.paths import trace
+from structmax.numerics.kernel_triton.transitions import pairs, sum_pairs
 from structmax.structures.linear_chain.kernel_triton.inside import walk
-from structmax.structures.linear_chain.kernel_triton.outside import flow, meet, pairs, push, sum_pairs
+from structmax.structures.linear_chain.kernel_triton.outside import flow, meet, push
 from structmax.structures.linear_chain.kernel_triton.walks import mark_labels, mark_pairs, point
 
 # Entries of the largest tile that a program of a walk holds, and the side of those that transitions are written in.

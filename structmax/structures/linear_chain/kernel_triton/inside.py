@@ -11,26 +11,12 @@ import triton
 import triton.language as tl
 
 from structmax.numerics.kernel_triton.logs import broken, floored, log_sum, positive
-
-
-@triton.jit
-def load_row(p_row, o_label, C: tl.constexpr, WORK: tl.constexpr, PAST: tl.constexpr = float("-inf")):
-    """A row of scores; past the last label −inf, or what is given."""
-    return tl.load(p_row + o_label, mask=o_label < C, other=PAST).to(WORK)
-
-
-@triton.jit
-def load_matrix(
-    p_matrix, o_from, o_to, C: tl.constexpr, WORK: tl.constexpr, PAST: tl.constexpr = float("-inf")
-):  # fmt: skip
-    """A tile of a matrix of scores; past the last label −inf, or what is given."""
-    mask = (o_from < C)[:, None] & (o_to < C)[None, :]
-    return tl.load(p_matrix + o_from[:, None] * C + o_to[None, :], mask=mask, other=PAST).to(WORK)
+from structmax.numerics.kernel_triton.transitions import load_matrix, load_row, store_row
 
 
 @triton.jit
 def _gather(b_x, AXIS: tl.constexpr, BEST: tl.constexpr):
-    """The largest score along an axis, as it is and as a shift; the sum of the exp of all next to it, and its logarithm.
+    """The largest score along an axis, as it is and as a shift; the sum of the exp of all next to it; its logarithm.
 
     Without the sum, in place of its logarithm 0, or NaN beside a broken score.
     """
@@ -43,11 +29,6 @@ def _gather(b_x, AXIS: tl.constexpr, BEST: tl.constexpr):
         b_total = positive(tl.sum(tl.exp(b_x - tl.expand_dims(b_base, AXIS)), AXIS))
         b_log = tl.log(b_total)
     return b_peak, b_base, b_total, b_log
-
-
-@triton.jit
-def store_row(p_row, o_label, b_row, C: tl.constexpr):
-    tl.store(p_row + o_label, b_row, mask=o_label < C)
 
 
 @triton.jit
@@ -70,7 +51,7 @@ def _forwards(
     """Walks from the first position to the last.
 
     Fills `alpha`, a; `reach`, the best way to a label before its own score, 0 if there is none; and `share`, one over
-    the sum of all ways next to it. So shares of ways sum to 1 even where logarithms have no digits left for their number.
+    the sum of all ways next to it: shares sum to 1 even where logarithms have no digits left for their number.
     """
     if CHART:
         p_alpha += o_row

@@ -5,7 +5,7 @@ import triton.language as tl
 
 from structmax.numerics.kernel_triton.logs import parts
 from structmax.numerics.kernel_triton.paths import first_above, first_best, shares
-from structmax.structures.linear_chain.kernel_triton.inside import load_row
+from structmax.numerics.kernel_triton.transitions import load_row
 
 
 @triton.jit(do_not_specialize=["N", "S", "K"])
@@ -62,7 +62,7 @@ def mark_labels(
 def mark_pairs(
     p_label, p_value, p_pairwise, S, N, rows, each, steps, C: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
-    """Parts of the transitions between labels (B, S, N): `each` matrices of a path, each the sum over `steps` positions.
+    """Parts of the transitions between labels (B, S, N): `each` matrices of a path, the sums over `steps` positions.
 
     Grid (blocks of ROWS matrices, tiles of a matrix).
     """
