@@ -7,21 +7,20 @@ from torch import Tensor
 from structmax.numerics.kernel_triton import launch
 from structmax.numerics.kernel_triton.logs import parts
 
-BLOCK = 4096
 
-
-@triton.jit(do_not_specialize=["cells", "each", "rows", "first"])
+@triton.jit(do_not_specialize=["cells", "blocks", "rows", "first"])
 def _clear(
-    p_out, p_lengths, p_value, cells, each, rows, first,
+    p_out, p_lengths, p_value, cells, blocks, rows, first,
     INNER: tl.constexpr, W: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    o_cell = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    m_cell = o_cell < cells
-    i_b = o_cell // each
-    length = tl.load(p_lengths + i_b, mask=m_cell, other=0)
-    value = tl.load(p_value + i_b, mask=m_cell, other=0.0)
+    i_b = tl.program_id(0).to(tl.int64) // blocks
+    # of the instance: short numbers are quickly divided
+    o_cell = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
+    length = tl.load(p_lengths + i_b)
+    value = tl.load(p_value + i_b)
     last = first + o_cell // INNER % rows + o_cell // C % W
-    tl.store(p_out + o_cell, parts(value, tl.zeros((BLOCK,), value.dtype), last < length), mask=m_cell)
+    b_none = parts(value, tl.zeros((BLOCK,), value.dtype), last < length)
+    tl.store(p_out + i_b * cells + o_cell, b_none, mask=o_cell < cells)
 
 
 def clear(
@@ -32,7 +31,9 @@ def clear(
     Row n belongs to the position first + n; a part of it exists if that, plus the width in `inner` (widths, labels),
     is below the length.
     """
-    cells = out.numel()
-    each = cells // max(1, len(lengths))
-    launch(_clear, (-(-cells // BLOCK),), (out, lengths, value, cells, each, rows, first), (inner, widths, labels, BLOCK))
+    cells = out[:1].numel()
+    block = min(1024, 1 << max(0, cells - 1).bit_length())
+    blocks = -(-cells // block)
+    arguments = out, lengths, value, cells, blocks, rows, first
+    launch(_clear, (len(out) * blocks,), arguments, (inner, widths, labels, block))
     return out

@@ -134,9 +134,10 @@ def _marginals(
     launch(
         flow, (B,), (*arguments, end_scale, end_slope, scale, slope, N), (shared, bool(tangent), *tiles), sizes.warps
     )
-    d_segment, cells = torch.empty_like(segment), segment.numel()
+    d_segment, block = torch.empty_like(segment), min(BLOCK, _power(N * W * C))
+    blocks = -(-N * W * C // block)
     arguments = segment, t_segment, lengths, value, start, peak, start_t, end_t, end_scale, end_slope, d_segment
-    launch(segments, (-(-cells // BLOCK),), (*arguments, N, cells), (bool(tangent), sizes.double, W, C, BLOCK))
+    launch(segments, (B * blocks,), (*arguments, N, blocks), (bool(tangent), sizes.double, W, C, block))
     side = min(span, SIDE)
     blocks = (-(-C // side)) ** 2
     given = pairwise, t_pairwise, lengths, value, alpha, alpha_t, reach, scale, slope

@@ -165,7 +165,10 @@ def push(
             b_w = load_matrix(p_pairwise + (p - 1) * STEP, o_label, o_label, C, WORK)
             b_w_t = load_matrix(p_pairwise_t + (p - 1) * STEP, o_label, o_label, C, WORK, 0.0)
             b_reach = load_row(p_reach + p * C, o_label, C, WORK, 0.0)
-            b_q = tl.exp(b_a[:, None] + b_w - b_reach[None, :]) * load_row(p_share + p * C, o_label, C, WORK, 0.0)[None, :]
+            b_q = (
+                tl.exp(b_a[:, None] + b_w - b_reach[None, :])
+                * load_row(p_share + p * C, o_label, C, WORK, 0.0)[None, :]
+            )
             b_r_t = tl.sum(tl.where(b_q > 0, b_q * (b_a_t[:, None] + b_w_t), 0.0), 0)
             store_row(p_alpha_t + (p - 1) * C, o_label, b_a_t, C)
             store_row(p_reach_t + p * C, o_label, b_r_t, C)

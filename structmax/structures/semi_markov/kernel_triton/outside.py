@@ -48,13 +48,14 @@ def flow(
     o_label = tl.arange(0, SPAN)
     if length > 0:
         o_last = (length - 1) * C
-        b_mass = softmax(load_row(p_end + o_last, o_label, C, tl.float64))
+        b_p = softmax(load_row(p_end + o_last, o_label, C, tl.float64))
         b_share = load_row(p_end_share + o_last, o_label, C, WORK, 0.0)
-        store_row(p_end_scale + o_last, o_label, b_mass.to(WORK) * b_share, C)
+        store_row(p_end_scale + o_last, o_label, b_p.to(WORK) * b_share, C)
         if TANGENT:
-            b_t = load_row(p_end_t + o_last, o_label, C, tl.float64, 0.0)
-            b_t -= tl.sum(tl.where(b_mass > 0, b_mass * b_t, 0.0), 0)
-            store_row(p_end_slope + o_last, o_label, tl.where(b_mass > 0, b_mass * b_t, 0.0).to(WORK) * b_share, C)
+            b_last_t = load_row(p_end_t + o_last, o_label, C, tl.float64, 0.0)
+            b_last_t -= tl.sum(tl.where(b_p > 0, b_p * b_last_t, 0.0), 0)
+            b_p_t = tl.where(b_p > 0, b_p * b_last_t, 0.0).to(WORK)
+            store_row(p_end_slope + o_last, o_label, b_p_t * b_share, C)
         for back in tl.range(1, length):
             # Threads read what others wrote.
             tl.debug_barrier()
@@ -99,29 +100,32 @@ def flow(
                 store_row(p_end_slope + (n - 1) * C, o_label, tl.sum(b_moved, 1) * b_share_end, C)
 
 
-@triton.jit(do_not_specialize=["N", "cells"])
+@triton.jit(do_not_specialize=["N", "blocks"])
 def segments(
     p_segment, p_segment_t, p_lengths, p_value, p_start, p_peak, p_start_t, p_end_t, p_end_scale, p_end_slope, p_out,
-    N, cells,
+    N, blocks,
     TANGENT: tl.constexpr, DOUBLE: tl.constexpr, W: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The marginals of segments, or their derivatives, BLOCK cells of the answer to a program."""
+    """The marginals of segments, or their derivatives. Grid (B · blocks), BLOCK cells of an instance to a program."""
     WORK: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    o_cell = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    m_cell = o_cell < cells
-    o_label, o_width, o_row = o_cell % C, o_cell // C % W, o_cell // (C * W)
-    i_b, n = o_row // N, o_row % N
-    length = tl.load(p_lengths + i_b, mask=m_cell, other=0)
-    value = tl.load(p_value + i_b, mask=m_cell, other=0.0)
+    i_b = tl.program_id(0).to(tl.int64) // blocks
+    o_cell = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
+    n, o_width, o_label = o_cell // (C * W), o_cell // C % W, o_cell % C
+    length = tl.load(p_lengths + i_b)
+    value = tl.load(p_value + i_b)
+    m_cell = n < N
     m_exists = n + o_width < length
-    o_start = o_row * C + o_label
-    o_end = (o_row + o_width) * C + o_label
+    o_start = (i_b * N + n) * C + o_label
+    o_end = (i_b * N + n + o_width) * C + o_label
+    o_cell = i_b * N * W * C + o_cell
     b_x = tl.load(p_segment + o_cell, mask=m_exists, other=float("-inf")).to(tl.float64)
     b_x += tl.load(p_start + o_start, mask=m_exists, other=float("-inf"))
     b_weight = tl.exp((b_x - tl.load(p_peak + o_end, mask=m_exists, other=0.0)).to(WORK))
     b_scale = tl.load(p_end_scale + o_end, mask=m_exists, other=0.0)
     if TANGENT:
-        b_t = tl.load(p_start_t + o_start, mask=m_exists, other=0.0) - tl.load(p_end_t + o_end, mask=m_exists, other=0.0)
+        b_t = tl.load(p_start_t + o_start, mask=m_exists, other=0.0) - tl.load(
+            p_end_t + o_end, mask=m_exists, other=0.0
+        )
         b_t = b_t.to(WORK) + tl.load(p_segment_t + o_cell, mask=m_exists, other=0.0).to(WORK)
         b_slope = tl.load(p_end_slope + o_end, mask=m_exists, other=0.0)
         b_parts = changes(b_weight, b_scale, b_slope, b_t)
