@@ -1,0 +1,247 @@
+"""The linear chain in Triton, in the log domain throughout. Derivations: ../README.md.
+
+The walks over positions are what takes time: forwards and backwards run beside each other, in two programs of an
+instance, with the matrices loaded some positions ahead. All else is done for all positions at once, at the speed of
+memory.
+
+| question | launches | how often the matrices are read |
+|---|---|---|
+| `log_partition` | 1 | once |
+| `log_partition_and_marginals` | 4 | three times (once more where scores are so large that digits are lost) |
+| `marginals_jvp` | 4 | four times, their tangents three times |
+| `argmax`, `sample` | 5 | twice |
+
+Where one matrix serves all positions it stays in registers, and its marginals may take one launch more, to add them up.
+Memory beyond input and output: O(B N C), for `sample` of each draw.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from structmax.numerics.kernel_triton import launch
+from structmax.numerics.kernel_triton.paths import trace
+from structmax.numerics.kernel_triton.transitions import pairs, sum_pairs
+from structmax.structures.linear_chain.kernel_triton.inside import walk
+from structmax.structures.linear_chain.kernel_triton.outside import flow, meet, push
+from structmax.structures.linear_chain.kernel_triton.walks import mark_labels, mark_pairs, point
+
+# Entries of the largest tile that a program of a walk holds, and the side of those that transitions are written in.
+WALKED, SIDE = 16384, 64
+# Bytes of shared memory for matrices that are loaded ahead.
+AHEAD = 163840
+# Programs with which a GPU is busy.
+BUSY = 264
+# The most labels: a strip of a matrix has two columns then.
+MOST_LABELS = 8192
+# The largest logarithms with which a and b are added up: their rounding is what marginals may lose.
+LIMITS = {torch.float32: 2.0**10, torch.float64: 2.0**16}
+
+
+def refuses(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | None:
+    """Why these kernels cannot answer, or None."""
+    labels = tensors[0].shape[-1]
+    return f"{labels} labels are more than {MOST_LABELS}" if labels > MOST_LABELS else None
+
+
+class _Sizes(NamedTuple):
+    """What the scores say about a launch."""
+
+    B: int
+    N: int
+    C: int
+    shared: bool
+    # the dtype in which is computed
+    wide: torch.dtype
+    # a power of two that holds the labels, and the width of a strip of a walk
+    span: int
+    strip: int
+
+    @property
+    def double(self) -> bool:
+        return self.wide == torch.float64
+
+    def walk(self, programs: int, matrices: int = 1) -> tuple[tuple[int, int, int, int], int]:
+        """C, SPAN, TILE and STAGES of a walk, and warps: more of them where they would be idle."""
+        words = self.span * self.strip * matrices * self.wide.itemsize // 4
+        warps = words // (256 if programs <= BUSY else 1024)
+        stages = AHEAD // (4 * words)
+        return (self.C, self.span, self.strip, max(1, min(4, stages))), max(1, min(8 if words <= WALKED else 16, warps))
+
+    def rows(self) -> tuple[int, int]:
+        """How many rows of labels a program has, and warps."""
+        return max(1, 1024 // self.span), max(4, min(16, self.span // 512))
+
+    def tiles(self) -> tuple[int, int, int, int]:
+        """The side of a tile, how many a matrix has, matrices of a program, and warps."""
+        side = min(self.span, SIDE)
+        return side, (-(-self.C // side)) ** 2, max(1, 1024 // side**2), 4
+
+
+def _sizes(unary: Tensor, pairwise: Tensor, walked: int = WALKED) -> _Sizes:
+    B, N, C = unary.shape
+    span = 1 << (C - 1).bit_length()
+    wide = torch.promote_types(unary.dtype, torch.float32)
+    return _Sizes(B, N, C, pairwise.dim() == 3, wide, span, max(1, min(span, walked // span)))
+
+
+class _Chart(NamedTuple):
+    value: Tensor
+    alpha: Tensor
+    reach: Tensor | None
+    share: Tensor | None
+    beta: Tensor | None
+
+
+def _like(unary: Tensor, sizes: _Sizes) -> Tensor:
+    return torch.empty_like(unary, dtype=sizes.wide)
+
+
+def _walk(
+    unary: Tensor, pairwise: Tensor, lengths: Tensor, sizes: _Sizes, best: bool = False, both: bool = False
+) -> _Chart:
+    """The chart of a walk forwards: of sums with what reaches each label, or of the best; and backwards, if both."""
+    value = torch.empty(sizes.B, dtype=sizes.wide, device=unary.device)
+    alpha = _like(unary, sizes)
+    reach, share = (None, None) if best else (_like(unary, sizes), _like(unary, sizes))
+    chart = _Chart(value, alpha, reach, share, _like(unary, sizes) if both else None)
+    directions = 1 + both
+    constants, warps = sizes.walk(sizes.B * directions)
+    arguments = unary, pairwise, lengths, *chart, sizes.N
+    flags = sizes.shared, best, True, both, sizes.double
+    launch(walk, (sizes.B, directions), arguments, (*flags, *constants), warps)
+    return chart
+
+
+def log_partition(unary: Tensor, pairwise: Tensor, *, lengths: Tensor) -> Tensor:
+    """log Z: (B,)."""
+    return _log_partition(unary, pairwise, lengths, _sizes(unary, pairwise))
+
+
+def _log_partition(unary: Tensor, pairwise: Tensor, lengths: Tensor, sizes: _Sizes) -> Tensor:
+    if sizes.strip < sizes.span:
+        # positions go through memory anyway
+        return _walk(unary, pairwise, lengths, sizes).value
+    value = torch.empty(sizes.B, dtype=sizes.wide, device=unary.device)
+    constants, warps = sizes.walk(sizes.B)
+    arguments = unary, pairwise, lengths, value, None, None, None, None, sizes.N
+    launch(walk, (sizes.B,), arguments, (sizes.shared, False, False, False, sizes.double, *constants), warps)
+    return value
+
+
+def log_partition_and_marginals(unary: Tensor, pairwise: Tensor, *, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """log Z: (B,), and its gradient."""
+    return _marginals(unary, pairwise, lengths, _sizes(unary, pairwise), LIMITS)
+
+
+def _marginals(
+    unary: Tensor, pairwise: Tensor, lengths: Tensor, sizes: _Sizes, limits: dict[torch.dtype, float]
+) -> tuple[Tensor, Tensor, Tensor]:
+    B, N, C, shared, *_ = sizes
+    value, alpha, reach, share, beta = _walk(unary, pairwise, lengths, sizes, both=True)
+    scale, d_unary = _like(unary, sizes), torch.empty_like(unary)
+    spread = torch.empty(B, N, dtype=sizes.wide, device=unary.device)
+    rows, warps = sizes.rows()
+    arguments = unary, lengths, value, alpha, reach, share, beta, scale, spread, d_unary, N, B * N
+    launch(meet, (-(-B * N // rows),), arguments, (sizes.double, C, sizes.span, rows), warps)
+    constants, warps = sizes.walk(B)
+    chart = pairwise, None, lengths, value, alpha, reach, share, None, None, scale, None, spread, d_unary
+    arguments = *chart, N, limits[sizes.wide]
+    launch(flow, (B,), arguments, (shared, False, sizes.double, *constants), warps)
+    return value, d_unary, _pairs(pairwise, None, lengths, value, alpha, None, reach, scale, None, sizes)
+
+
+def _pairs(
+    pairwise: Tensor,
+    tangent: Tensor | None,
+    lengths: Tensor,
+    value: Tensor,
+    alpha: Tensor,
+    alpha_t: Tensor | None,
+    reach: Tensor | None,
+    scale: Tensor,
+    slope: Tensor | None,
+    sizes: _Sizes,
+) -> Tensor:
+    """The marginals of transitions, or their derivatives."""
+    B, N, C, shared, *_ = sizes
+    side, tiles, rows, warps = sizes.tiles()
+    given = pairwise, tangent, lengths, value, alpha, alpha_t, reach, scale, slope
+    flags = tangent is not None, sizes.double, C, side
+    if not shared:
+        out, count = torch.empty_like(pairwise), B * (N - 1)
+        launch(pairs, (-(-count // rows), tiles), (*given, out, N, count), (*flags, rows), warps)
+        return out
+    # So many parts of the positions that a small batch keeps a GPU busy, and that their sums take no more than a chart.
+    chunks = max(1, min(-(-BUSY // max(1, B * tiles)), (N - 1) // max(C, 32)))
+    out = torch.empty(B, chunks, C, C, dtype=pairwise.dtype if chunks == 1 else sizes.wide, device=pairwise.device)
+    launch(sum_pairs, (B * chunks, tiles), (*given, out, N, chunks), (*flags, 4), warps if side > 32 else 1)
+    return out[:, 0] if chunks == 1 else out.sum(1).to(pairwise.dtype)
+
+
+def marginals_jvp(
+    unary: Tensor, pairwise: Tensor, t_unary: Tensor, t_pairwise: Tensor, *, lengths: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The Hessian of log Z times the tangent."""
+    return _tangents(unary, pairwise, t_unary, t_pairwise, lengths, _sizes(unary, pairwise))
+
+
+def _tangents(
+    unary: Tensor, pairwise: Tensor, t_unary: Tensor, t_pairwise: Tensor, lengths: Tensor, sizes: _Sizes
+) -> tuple[Tensor, Tensor]:
+    B, N, shared = sizes.B, sizes.N, sizes.shared
+    value, alpha, reach, share, _ = _walk(unary, pairwise, lengths, sizes)
+    alpha_t, reach_t, scale, slope = (_like(unary, sizes) for _ in range(4))
+    d_unary = torch.empty_like(unary)
+    constants, warps = sizes.walk(B, matrices=2)
+    arguments = t_unary, pairwise, t_pairwise, lengths, alpha, reach, share, alpha_t, reach_t, N
+    launch(push, (B,), arguments, (shared, sizes.double, *constants), warps)
+    chart = lengths, value, alpha, reach, share, alpha_t, reach_t, scale, slope, None, d_unary
+    launch(flow, (B,), (pairwise, t_pairwise, *chart, N, 0.0), (shared, True, sizes.double, *constants), warps)
+    return d_unary, _pairs(pairwise, t_pairwise, lengths, value, alpha, alpha_t, reach, scale, slope, sizes)
+
+
+def argmax(unary: Tensor, pairwise: Tensor, *, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """One best structure."""
+    y_unary, y_pairwise = _paths(unary, pairwise, None, lengths, _sizes(unary, pairwise))
+    return y_unary[:, 0], y_pairwise[:, 0]
+
+
+def sample(unary: Tensor, pairwise: Tensor, *, noise: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Draws (B, S, …): noise[b, s, t] chooses label number t from the end."""
+    return _paths(unary, pairwise, noise, lengths, _sizes(unary, pairwise))
+
+
+def _paths(
+    unary: Tensor, pairwise: Tensor, noise: Tensor | None, lengths: Tensor, sizes: _Sizes
+) -> tuple[Tensor, Tensor]:
+    """The best structure, or draws by noise: (B, S, …)."""
+    B, N, C, shared, _, span, strip = sizes
+    S, K = (1, 0) if noise is None else noise.shape[1:]
+    value, alpha, *_ = _walk(unary, pairwise, lengths, sizes, best=noise is None)
+    pointer = torch.empty(B, S, N, C, dtype=torch.int32, device=unary.device)
+    label = torch.empty(B, S, N, dtype=torch.int32, device=unary.device)
+    together = max(1, min(1 << (S - 1).bit_length(), 4096 // (span * strip))) if S else 1
+    constants = shared, noise is not None, sizes.double, C, span, strip, together
+    arguments = pairwise, lengths, noise, alpha, pointer, N, S, K
+    launch(point, (B * N, -(-C // strip)), arguments, constants, sizes.walk(B * N)[1])
+    together = max(1, min(1 << (S - 1).bit_length(), 4096 // span)) if S else 1
+    blocks = -(-S // together)
+    launch(trace, (B * blocks,), (pointer, lengths, label, N, S, blocks), (C, span, together, 8), 1)
+    return _mark(label, value, unary, pairwise, sizes)
+
+
+def _mark(label: Tensor, value: Tensor, unary: Tensor, pairwise: Tensor, sizes: _Sizes) -> tuple[Tensor, Tensor]:
+    """Parts of the labels (B, S, N)."""
+    B, S, N = label.shape
+    y_unary, y_pairwise = (torch.empty(B, S, *t.shape[1:], dtype=t.dtype, device=t.device) for t in (unary, pairwise))
+    rows, warps = sizes.rows()
+    count = B * S * N
+    launch(mark_labels, (-(-count // rows),), (label, value, y_unary, S, N, count), (sizes.C, sizes.span, rows), warps)
+    side, tiles, rows, warps = sizes.tiles()
+    each, steps = (1, N - 1) if sizes.shared else (N - 1, 1)
+    count = B * S * each
+    arguments = label, value, y_pairwise, S, N, count, each, steps
+    launch(mark_pairs, (-(-count // rows), tiles), arguments, (sizes.C, side, rows), warps)
+    return y_unary, y_pairwise
