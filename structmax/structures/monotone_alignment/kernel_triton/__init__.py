@@ -135,12 +135,14 @@ def _traced(scores: tuple[Tensor, ...], fields: _Fields, walked: _Walked, noise:
             launch(best_end, (B,), (*known, starts, H, W), (block,))
         else:
             launch(draw_end, (B * S,), (*known, noise, starts, S, K, H, W, fields.band), (block,))
-    none, lanes = (None, None, None), 32
+    # one warp each, until there are more than multiprocessors
+    none, lanes = (None, None, None), 32 if B * S <= 4096 else 256
     arguments = (
         *(walked.scores + none)[:3], walked.places, fields.rows, fields.columns, walked.value, starts, noise,
         *(outs + none)[:3], B * S, S, K, *scores[0].shape[1:], H, W, fields.band,
     )  # fmt: skip
-    launch(trace, (-(-B * S // lanes),), arguments, (len(scores) == 1, fields.local, noise is None, lanes), 1)
+    constants = len(scores) == 1, fields.local, noise is None, lanes
+    launch(trace, (-(-B * S // lanes),), arguments, constants, lanes // 32)
     return outs if noise is None else tuple(out.unflatten(0, (B, S)) for out in outs)
 
 

@@ -8,7 +8,8 @@ anti-diagonals by a block of rows; Triton turns it around between the two kinds 
 import triton
 import triton.language as tl
 
-from structmax.structures.monotone_alignment.kernel_triton.step import exists, plus_one
+from structmax.numerics.kernel_triton.logarithms import plus_one
+from structmax.structures.monotone_alignment.kernel_triton.exists import exists
 
 
 @triton.jit

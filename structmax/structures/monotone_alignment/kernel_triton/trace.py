@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from structmax.structures.monotone_alignment.kernel_triton.step import WIDE, plus_one
+from structmax.numerics.kernel_triton.logarithms import WIDE, plus_one
 
 
 @triton.jit

@@ -9,7 +9,7 @@ by strip; `p_edge` hands the last row of a strip to the next.
 import triton
 import triton.language as tl
 
-from structmax.structures.monotone_alignment.kernel_triton.step import WIDE, plus, plus_one, plus_three
+from structmax.numerics.kernel_triton.logarithms import WIDE, plus, plus_one, plus_three
 
 
 @triton.jit

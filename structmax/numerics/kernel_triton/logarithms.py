@@ -1,8 +1,8 @@
-"""The mathematics of a place: sums of weights by their logarithms, and which parts there are.
+"""Sums of weights of any magnitude, by their logarithms, with tangents.
 
 Logarithms are float64 whatever the scores are, so that long sums keep the digits of a single score. What is added to
 the largest of a sum is computed in the dtype of the scores, NARROW. Numbers change places and are never dropped: a NaN
-among them stays.
+among them stays. With BEST the sum is the maximum.
 """
 
 import triton
@@ -56,16 +56,3 @@ def plus_three(a, b, c, d_a, d_b, d_c, BEST: tl.constexpr, NARROW: tl.constexpr)
 def plus_one(a, d_a, BEST: tl.constexpr, NARROW: tl.constexpr):
     """log(1 + exp a), what a local path has before a match."""
     return plus(tl.zeros_like(a), a, tl.zeros_like(d_a), d_a, BEST, NARROW)
-
-
-@triton.jit
-def exists(o_i, o_j, n, m, band, DOWN: tl.constexpr, RIGHT: tl.constexpr, LOCAL: tl.constexpr):
-    """Whether some path has the move from (i, j) by DOWN and RIGHT, or the cell, which counts as a diagonal move."""
-    # A gap of a local alignment has matches on both sides.
-    margin = 1 if LOCAL and DOWN + RIGHT == 1 else 0
-    if not LOCAL:
-        # a whole path ends at a place in the band
-        n = tl.where(tl.abs(n - m) <= band, n, -1)
-    m_inside = (o_i >= margin) & (o_j >= margin) & (o_i + (DOWN + margin) <= n) & (o_j + (RIGHT + margin) <= m)
-    m_near = (tl.abs(o_i - o_j) <= band) & (tl.abs(o_i - o_j + (DOWN - RIGHT)) <= band)
-    return m_inside & m_near
