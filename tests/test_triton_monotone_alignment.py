@@ -39,36 +39,31 @@ def asked(name, tensors, structure, **extras):
 
 @KINDS
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
-def test_every_question_agrees_with_the_reference(kind, dtype, atol):
-    # more than one tile of anti-diagonals and rows, more than a strip; padding, forbidden parts, nothing at all
-    N, M = 35, 3
-    structure = structure_of(kind, torch.tensor([35, 2, 0, 1]), torch.tensor([3, 3, 2, 0]), band=33)
-    scores, tangent = (draw(kind, 4, N, M, seed, dtype) for seed in (0, 1))
+def test_every_question_agrees_with_the_reference(kind, dtype, atol, monkeypatch):
+    # several tiles and several strips; padding, forbidden parts, nothing at all
+    monkeypatch.setattr(kernel_triton, "TILE", (4, 4))
+    monkeypatch.setattr(kernel_triton, "LANES", 4)
+    N, M = 6, 3
+    structure = structure_of(kind, torch.tensor([6, 2, 0]), torch.tensor([3, 3, 2]), band=4)
+    scores, tangent = (draw(kind, 3, N, M, seed, dtype) for seed in (0, 1))
     scores[0][0, 3, 1] = scores[0][1, 1, 1] = -math.inf
-    scores[0][2:] = math.nan
-    for got, want in asked("log_partition_and_marginals", scores, structure):
+    scores[0][2] = math.nan
+    for got, want in asked("log_partition", scores, structure) + asked("log_partition_and_marginals", scores, structure):
         torch.testing.assert_close(got.double(), want, atol=atol, rtol=atol)
     for got, want in asked("marginals_jvp", (*scores, *tangent), structure):
         torch.testing.assert_close(got.double(), want, atol=4 * atol, rtol=0)
-    for got, want in asked("argmax", scores, structure):
-        assert torch.equal(got.double(), want)
-    noise = torch.rand(4, 3, N + M + 1, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    for got, want in asked("sample", scores, structure, noise=noise):
+    noise = torch.rand(3, 2, N + M + 1, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    for got, want in asked("argmax", scores, structure) + asked("sample", scores, structure, noise=noise):
         assert torch.equal(got.double(), want)
 
 
 @KINDS
-def test_strips_hand_on_their_last_row(kind, monkeypatch):
-    N, M = 40, 4
-    structure = structure_of(kind, torch.tensor([40, 33]), torch.tensor([3, 4]))
-    scores, tangent = (draw(kind, 2, N, M, seed) for seed in (0, 1))
-    one = asked("marginals_jvp", (*scores, *tangent), structure), asked("log_partition", scores, structure)
-    monkeypatch.setattr(kernel_triton, "LANES", 32)
-    several = asked("marginals_jvp", (*scores, *tangent), structure), asked("log_partition", scores, structure)
-    for whole, parts in zip(one, several, strict=True):
-        for (got, want), (again, _) in zip(whole, parts, strict=True):
+def test_sizes_as_they_are_on_a_gpu(kind):
+    structure = structure_of(kind)
+    scores = draw(kind, 1, 3, 35)
+    for name in ("log_partition_and_marginals", "argmax"):
+        for got, want in asked(name, scores, structure):
             torch.testing.assert_close(got, want, atol=1e-12, rtol=1e-12)
-            assert torch.equal(again, got)
 
 
 @KINDS
@@ -93,10 +88,10 @@ def test_what_is_not_a_number_stays_with_its_instance(kind, bad):
 @pytest.mark.parametrize("low", [-1e30, torch.finfo(torch.float32).min])
 def test_low_numbers_forbid_what_can_be_avoided(kind, low):
     structure = structure_of(kind)
-    scores = draw(kind, 2, 4, 4, dtype=torch.float32)
+    scores = draw(kind, 2, 3, 3, dtype=torch.float32)
+    masks = tuple(torch.rand(t.shape, generator=torch.Generator().manual_seed(5)) < 0.2 for t in scores)
     finite, infinite = (
-        tuple(torch.where(torch.rand(t.shape, generator=torch.Generator().manual_seed(5)) < 0.2, number, t) for t in scores)
-        for number in (low, -math.inf)
+        tuple(t.masked_fill(m, number) for t, m in zip(scores, masks, strict=True)) for number in (low, -math.inf)
     )
     for name in ("log_partition_and_marginals", "argmax"):
         for (got, _), (_, want) in zip(asked(name, finite, structure), asked(name, infinite, structure), strict=True):
@@ -105,8 +100,8 @@ def test_low_numbers_forbid_what_can_be_avoided(kind, low):
 
 def test_long_sums_keep_the_digits_of_float32():
     # −log Z is about 3000, of which float32 has no fourth digit behind the point
-    walk = torch.randn(2, 40, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64).cumsum(1)
-    costs = (-(torch.cdist(walk[:1], walk[1:]) ** 2) - 40).float()
+    walk = torch.randn(2, 12, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64).cumsum(1)
+    costs = (-(torch.cdist(walk[:1], walk[1:]) ** 2) - 200).float()
     (_, _), (got, want) = asked("log_partition_and_marginals", (costs,), MonotoneAlignment())
     torch.testing.assert_close(got.double(), want, atol=2e-6, rtol=0)
 

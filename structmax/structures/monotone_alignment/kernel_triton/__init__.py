@@ -1,12 +1,14 @@
 """Monotone alignments in Triton: time warping, with gaps, local. Derivations: ../README.md.
 
 1. `rotate` (tiles.py) brings each score tensor to anti-diagonals, −inf where no part is: one launch for each.
-2. `walk` (walk.py) goes over the N + M anti-diagonals, forward and backward at once, two programs for an instance.
-3. `expect` (tiles.py) makes probabilities of the weights of all paths to and from a place: one launch for each tensor.
-   Instead, `trace` (trace.py) goes back along paths, the best or drawn ones.
+2. `forward` (walk.py) goes over the N + M anti-diagonals, one program for an instance, with logarithms in float64.
+3. For marginals it leaves the shares of the moves; `backward` turns them into probabilities, and `unrotate` (tiles.py)
+   brings these to the tensors: one launch for each. The shares of a place add up to 1, so these are always the mean of
+   some paths, also where scores are so large that the digits of their sums are lost.
+4. For paths, `trace` (trace.py) goes back by the logarithms, along the best one or drawn ones.
 
-The first and the last read and write memory once. What is kept between them is float64: 16 bytes for each place, and
-twice that for the Hessian.
+Tiles are read and written once. Shares take 12 bytes for each place in float32, and twice that for the Hessian;
+logarithms 8.
 """
 
 from typing import Any, NamedTuple
@@ -15,9 +17,9 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.kernel_triton import launch
-from structmax.structures.monotone_alignment.kernel_triton.tiles import clear, expect, rotate
+from structmax.structures.monotone_alignment.kernel_triton.tiles import clear, rotate, unrotate
 from structmax.structures.monotone_alignment.kernel_triton.trace import best_end, draw_end, trace
-from structmax.structures.monotone_alignment.kernel_triton.walk import walk
+from structmax.structures.monotone_alignment.kernel_triton.walk import backward, forward
 
 # Down and right; a cell counts as a diagonal move.
 MOVES = ((1, 1), (1, 0), (0, 1))
@@ -39,15 +41,12 @@ class _Walked(NamedTuple):
 
     # (B, W, H) each: one for cells, three for moves
     scores: tuple[Tensor, ...]
-    directions: tuple[Tensor, ...] | None
-    # (B,) in the dtype of the scores, in float64, and its tangent
+    # (B,) in the dtype of the scores, and in float64
     value: Tensor
     total: Tensor
-    d_total: Tensor | None
-    # (directions, B, W, H) in float64, and their tangents
+    # (B, W, H) in float64: the logarithms of all places
     places: Tensor | None
-    d_places: Tensor | None
-    # (B, H): the paths that end in a row, local ones
+    # (B, H): those of the local paths that end in a row
     ends: Tensor | None
 
 
@@ -57,64 +56,84 @@ def _size(first: Tensor, tensors: int) -> tuple[int, int, int]:
     return (B, max(1, N), max(1, M)) if tensors == 1 else (B, N + 1, M + 1)
 
 
+def _tiles(B: int, H: int, W: int) -> int:
+    return B * -(-(H + W - 1) // TILE[0]) * -(-H // TILE[1])
+
+
 def _rotated(tensors: tuple[Tensor, ...], fields: _Fields, tangent: bool) -> tuple[Tensor, ...]:
     B, H, W = _size(tensors[0], len(tensors))
-    programs = B * -(-(H + W - 1) // TILE[0]) * -(-H // TILE[1])
     outs = []
     for x, move in zip(tensors, MOVES, strict=False):
         out = x.new_empty(B, W, H)
         arguments = x, out, fields.rows, fields.columns, *x.shape[1:], H, W, fields.band
-        launch(rotate, (programs,), arguments, (*move, fields.local, tangent, *TILE))
+        launch(rotate, (_tiles(B, H, W),), arguments, (*move, fields.local, tangent, *TILE))
         outs.append(out)
     return tuple(outs)
 
 
-def _walked(
-    scores: tuple[Tensor, ...],
-    fields: _Fields,
-    directions: int,
-    tangent: tuple[Tensor, ...] | None = None,
-    best: bool = False,
-    keep: bool = True,
-    lanes: int = LANES,
-) -> _Walked:
-    """The recursion forward, or forward and backward."""
+def _lanes(H: int) -> tuple[int, int]:
+    """Rows that are walked at once, and warps: one thread for each."""
+    lanes = min(LANES, max(32, 1 << (H - 1).bit_length()))
+    return lanes, max(1, lanes // 32)
+
+
+def _padded(tensors: tuple[Tensor, ...] | None) -> tuple[Tensor | None, ...]:
+    return (*(tensors or ()), None, None, None)[:3]
+
+
+def _valued(scores: tuple[Tensor, ...], fields: _Fields, best: bool, keep: bool) -> _Walked:
+    """The recursion forward; `keep` the logarithms of all places."""
     B, H, W = _size(scores[0], len(scores))
-    lanes = min(lanes, max(32, 1 << (H - 1).bit_length()))
+    lanes, warps = _lanes(H)
     wide = {"dtype": torch.float64, "device": scores[0].device}
     rotated = _rotated(scores, fields, False)
-    d_rotated = None if tangent is None else _rotated(tangent, fields, True)
     value, total = scores[0].new_empty(B), torch.empty(B, **wide)
-    places = torch.empty(directions, B, W, H, **wide) if keep else None
-    d_total = d_places = None
-    if tangent is not None:
-        d_total, d_places = torch.empty_like(total), torch.empty(directions, B, W, H, **wide)
+    places = torch.empty(B, W, H, **wide) if keep else None
     ends = torch.empty(B, H, **wide) if fields.local else None
-    exchange, edge = torch.empty(directions * B, 4, lanes, **wide), torch.empty(directions * B, 2, W, **wide)
-    none = (None, None, None)
+    exchange, edge = torch.empty(B, 4, lanes, **wide), torch.empty(B, 4, W, **wide)
     arguments = (
-        *(rotated + none)[:3], *((d_rotated or ()) + none)[:3], fields.rows, fields.columns, value, total, d_total,
-        places, d_places, ends, exchange, edge, B, H, W,
+        *_padded(rotated), None, None, None, fields.rows, fields.columns, value, total, None,
+        places, None, None, None, None, ends, exchange, edge, B, H, W,
     )  # fmt: skip
-    constants = len(scores) == 1, fields.local, best, tangent is not None, keep, H > lanes, lanes
-    launch(walk, (directions * B,), arguments, constants, max(1, lanes // 32))
-    return _Walked(rotated, d_rotated, value, total, d_total, places, d_places, ends)
+    constants = len(scores) == 1, fields.local, best, False, keep, False, H > lanes, lanes
+    launch(forward, (B,), arguments, constants, warps)
+    return _Walked(rotated, value, total, places, ends)
 
 
-def _expected(scores: tuple[Tensor, ...], fields: _Fields, walked: _Walked) -> tuple[Tensor, ...]:
-    """Probabilities of the parts, or their tangents."""
+def _expected(
+    scores: tuple[Tensor, ...], tangent: tuple[Tensor, ...] | None, fields: _Fields
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The value (B,), and probabilities of the parts or their tangents."""
     B, H, W = _size(scores[0], len(scores))
-    programs = B * -(-(H + W - 1) // TILE[0]) * -(-H // TILE[1])
+    lanes, warps = _lanes(H)
+    cells, local, tangents = len(scores) == 1, fields.local, tangent is not None
+    wide = {"dtype": torch.float64, "device": scores[0].device}
+    rotated = _rotated(scores, fields, False)
+    directions = None if tangent is None else _rotated(tangent, fields, True)
+    value, totals = scores[0].new_empty(B), torch.empty(2, B, **wide)
+    shares = scores[0].new_empty(4 if local else 3, B, W, H)
+    slopes = torch.empty_like(shares) if tangents else None
+    matches = torch.empty(2, B, W, H, **wide) if local else (None, None)
+    ends = torch.empty(B, H, **wide) if local else None
+    exchange, edge = torch.empty(B, 8, lanes, **wide), torch.empty(B, 4, W, **wide)
+    arguments = (
+        *_padded(rotated), *_padded(directions), fields.rows, fields.columns, value, totals[0], totals[1],
+        None, shares, slopes, matches[0], matches[1], ends, exchange, edge, B, H, W,
+    )  # fmt: skip
+    constants = cells, local, False, tangents, False, True, H > lanes, lanes
+    launch(forward, (B,), arguments, constants, warps)
+    exchange, edge = (t.view(scores[0].dtype) for t in (exchange, edge))
+    arguments = (
+        shares, slopes, matches[0], matches[1], totals[0], totals[1], fields.rows, fields.columns,
+        exchange, edge, B, H, W,
+    )  # fmt: skip
+    launch(backward, (B,), arguments, (cells, local, tangents, H > lanes, lanes), warps)
+    planes = shares if slopes is None else slopes
     outs = tuple(torch.empty_like(x) for x in scores)
-    directions = walked.directions or (None,) * len(scores)
-    for out, rotated, direction, move in zip(outs, walked.scores, directions, MOVES, strict=False):
-        arguments = (
-            rotated, direction, walked.places, walked.d_places, fields.rows, fields.columns,
-            walked.value, walked.total, walked.d_total, out, B, *out.shape[1:], H, W, fields.band,
-        )  # fmt: skip
-        constants = len(scores) == 1, fields.local, *move, walked.directions is not None, *TILE
-        launch(expect, (programs,), arguments, constants)
-    return outs
+    for out, plane, move in zip(outs, planes, MOVES, strict=False):
+        arguments = plane, fields.rows, fields.columns, value, out, *out.shape[1:], H, W, fields.band
+        launch(unrotate, (_tiles(B, H, W),), arguments, (cells, local, *move, *TILE))
+    return value, outs
 
 
 def _traced(scores: tuple[Tensor, ...], fields: _Fields, walked: _Walked, noise: Tensor | None) -> tuple[Tensor, ...]:
@@ -136,10 +155,10 @@ def _traced(scores: tuple[Tensor, ...], fields: _Fields, walked: _Walked, noise:
         else:
             launch(draw_end, (B * S,), (*known, noise, starts, S, K, H, W, fields.band), (block,))
     # one warp each, until there are more than multiprocessors
-    none, lanes = (None, None, None), 32 if B * S <= 4096 else 256
+    lanes = 32 if B * S <= 4096 else 256
     arguments = (
-        *(walked.scores + none)[:3], walked.places, fields.rows, fields.columns, walked.value, starts, noise,
-        *(outs + none)[:3], B * S, S, K, *scores[0].shape[1:], H, W, fields.band,
+        *_padded(walked.scores), walked.places, fields.rows, fields.columns, walked.value, starts, noise,
+        *_padded(outs), B * S, S, K, *scores[0].shape[1:], H, W, fields.band,
     )  # fmt: skip
     constants = len(scores) == 1, fields.local, noise is None, lanes
     launch(trace, (-(-B * S // lanes),), arguments, constants, lanes // 32)
@@ -148,27 +167,26 @@ def _traced(scores: tuple[Tensor, ...], fields: _Fields, walked: _Walked, noise:
 
 def log_partition(*scores: Tensor, **fields: Any) -> Tensor:
     """log Σ exp⟨θ, y⟩: (B,)."""
-    return _walked(scores, _Fields(**fields), 1, keep=False).value
+    return _valued(scores, _Fields(**fields), False, False).value
 
 
 def log_partition_and_marginals(*scores: Tensor, **fields: Any) -> tuple[Tensor, ...]:
     """(B,), and the marginals like the scores."""
-    walked = _walked(scores, _Fields(**fields), 2)
-    return walked.value, *_expected(scores, _Fields(**fields), walked)
+    value, parts = _expected(scores, None, _Fields(**fields))
+    return value, *parts
 
 
 def marginals_jvp(*scores_and_tangent: Tensor, **fields: Any) -> tuple[Tensor, ...]:
     """The Hessian of the log-partition times the tangent."""
     half = len(scores_and_tangent) // 2
-    scores, tangent = scores_and_tangent[:half], scores_and_tangent[half:]
-    return _expected(scores, _Fields(**fields), _walked(scores, _Fields(**fields), 2, tangent))
+    return _expected(scores_and_tangent[:half], scores_and_tangent[half:], _Fields(**fields))[1]
 
 
 def argmax(*scores: Tensor, **fields: Any) -> tuple[Tensor, ...]:
     """The parts of one best path."""
-    return _traced(scores, _Fields(**fields), _walked(scores, _Fields(**fields), 1, best=True), None)
+    return _traced(scores, _Fields(**fields), _valued(scores, _Fields(**fields), True, True), None)
 
 
 def sample(*scores: Tensor, noise: Tensor, **fields: Any) -> tuple[Tensor, ...]:
     """Draws by the rule of the recursion: (B, S, …), for noise (B, S, K)."""
-    return _traced(scores, _Fields(**fields), _walked(scores, _Fields(**fields), 1), noise)
+    return _traced(scores, _Fields(**fields), _valued(scores, _Fields(**fields), False, True), noise)

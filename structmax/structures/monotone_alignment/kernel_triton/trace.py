@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from structmax.numerics.kernel_triton.logarithms import WIDE, plus_one
+from structmax.numerics.kernel_triton.logarithms import WIDE, greater, plus
 
 
 @triton.jit
@@ -11,6 +11,17 @@ def _at(p_x, o_b, o_i, o_j, m_wanted, H, W):
     """What rotated anti-diagonals have at (i, j), as float64."""
     o_place = (o_b * W + (o_i + o_j) % W) * H + o_i
     return tl.load(p_x + o_place, mask=m_wanted, other=float("-inf")).to(WIDE)
+
+
+@triton.jit
+def _or_start(b_before, BEST: tl.constexpr, NARROW: tl.constexpr):
+    """log(1 + w), what a local path has before a match; or the best."""
+    b_zero = tl.zeros_like(b_before)
+    if BEST:
+        return greater(b_before, b_zero)
+    else:
+        b_sum, _, _ = plus(b_zero, b_before, b_zero, b_zero, NARROW)
+        return b_sum
 
 
 @triton.jit
@@ -70,7 +81,7 @@ def trace(
         b_before = b_diagonal
         if not CELLS:
             if LOCAL:
-                b_diagonal, _ = plus_one(b_diagonal, tl.zeros_like(b_diagonal), BEST, WIDE)
+                b_diagonal = _or_start(b_diagonal, BEST, WIDE)
             b_diagonal += _at(p_first, o_b, o_i - 1, o_j - 1, m_diagonal, H, W)
             b_above += _at(p_second, o_b, o_i - 1, o_j, m_above, H, W)
             b_left += _at(p_third, o_b, o_i, o_j - 1, m_left, H, W)
@@ -112,8 +123,7 @@ def _match(p_first, p_places, i_b, i, o_j, m_wanted, H, W, BEST: tl.constexpr, N
     """log w of the local paths that end at (i, j) by a match."""
     o_place = (i_b * W + (i - 1 + o_j - 1) % W) * H + i - 1
     b_before = tl.load(p_places + o_place, mask=m_wanted, other=float("-inf"))
-    b_match, _ = plus_one(b_before, tl.zeros_like(b_before), BEST, NARROW)
-    return b_match + tl.load(p_first + o_place, mask=m_wanted, other=float("-inf")).to(WIDE)
+    return _or_start(b_before, BEST, NARROW) + tl.load(p_first + o_place, mask=m_wanted, other=float("-inf")).to(WIDE)
 
 
 @triton.jit

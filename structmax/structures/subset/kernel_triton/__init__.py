@@ -47,7 +47,8 @@ def _walked(
     exchange = torch.empty(directions * B, 4, lanes, **wide)
     edge = torch.empty(directions * B, 4, n + 1, **wide) if most >= lanes else None
     arguments = x, tangent, lengths, value, total, d_total, rows, d_rows, exchange, edge, B, n, most
-    launch(walk, (directions * B,), arguments, (exact, tangent is not None, keep, most >= lanes, lanes), lanes // 32)
+    constants = exact, tangent is not None, keep, most >= lanes, lanes
+    launch(walk, (directions * B,), arguments, constants, max(1, lanes // 32))
     return _Walked(most, value, total, d_total, rows, d_rows)
 
 
