@@ -1,0 +1,192 @@
+"""Monotone alignments in Triton: time warping, with gaps, local. Derivations: ../README.md.
+
+1. `rotate` (tiles.py) brings each score tensor to anti-diagonals, −inf where no part is: one launch for each.
+2. `forward` (walk.py) goes over the N + M anti-diagonals, one program for an instance, with logarithms in float64.
+3. For marginals it leaves the shares of the moves; `backward` turns them into probabilities, and `unrotate` (tiles.py)
+   brings these to the tensors: one launch for each. The shares of a place add up to 1, so these are always the mean of
+   some paths, also where scores are so large that the digits of their sums are lost.
+4. For paths, `trace` (trace.py) goes back by the logarithms, along the best one or drawn ones.
+
+Tiles are read and written once. Shares take 12 bytes for each place in float32, and twice that for the Hessian;
+logarithms 8.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from structmax.numerics.kernel_triton import launch
+from structmax.structures.monotone_alignment.kernel_triton.tiles import clear, rotate, unrotate
+from structmax.structures.monotone_alignment.kernel_triton.trace import best_end, draw_end, trace
+from structmax.structures.monotone_alignment.kernel_triton.walk import backward, forward
+
+# Down and right; a cell counts as a diagonal move.
+MOVES = ((1, 1), (1, 0), (0, 1))
+# Anti-diagonals and rows of a tile.
+TILE = (32, 32)
+# Most rows that are walked at once: one thread for each.
+LANES = 1024
+
+
+class _Fields(NamedTuple):
+    rows: Tensor
+    columns: Tensor
+    local: bool
+    band: int
+
+
+class _Walked(NamedTuple):
+    """What the recursion leaves."""
+
+    # (B, W, H) each: one for cells, three for moves
+    scores: tuple[Tensor, ...]
+    # (B,) in the dtype of the scores, and in float64
+    value: Tensor
+    total: Tensor
+    # (B, W, H) in float64: the logarithms of all places
+    places: Tensor | None
+    # (B, H): those of the local paths that end in a row
+    ends: Tensor | None
+
+
+def _size(first: Tensor, tensors: int) -> tuple[int, int, int]:
+    """B, and how many rows and columns of places there are, at least one."""
+    B, N, M = first.shape
+    return (B, max(1, N), max(1, M)) if tensors == 1 else (B, N + 1, M + 1)
+
+
+def _tiles(B: int, H: int, W: int) -> int:
+    return B * -(-(H + W - 1) // TILE[0]) * -(-H // TILE[1])
+
+
+def _rotated(tensors: tuple[Tensor, ...], fields: _Fields, tangent: bool) -> tuple[Tensor, ...]:
+    B, H, W = _size(tensors[0], len(tensors))
+    outs = []
+    for x, move in zip(tensors, MOVES, strict=False):
+        out = x.new_empty(B, W, H)
+        arguments = x, out, fields.rows, fields.columns, *x.shape[1:], H, W, fields.band
+        launch(rotate, (_tiles(B, H, W),), arguments, (*move, fields.local, tangent, *TILE))
+        outs.append(out)
+    return tuple(outs)
+
+
+def _lanes(H: int) -> tuple[int, int]:
+    """Rows that are walked at once, and warps: one thread for each."""
+    lanes = min(LANES, max(32, 1 << (H - 1).bit_length()))
+    return lanes, max(1, lanes // 32)
+
+
+def _padded(tensors: tuple[Tensor, ...] | None) -> tuple[Tensor | None, ...]:
+    return (*(tensors or ()), None, None, None)[:3]
+
+
+def _valued(scores: tuple[Tensor, ...], fields: _Fields, best: bool, keep: bool) -> _Walked:
+    """The recursion forward; `keep` the logarithms of all places."""
+    B, H, W = _size(scores[0], len(scores))
+    lanes, warps = _lanes(H)
+    wide = {"dtype": torch.float64, "device": scores[0].device}
+    rotated = _rotated(scores, fields, False)
+    value, total = scores[0].new_empty(B), torch.empty(B, **wide)
+    places = torch.empty(B, W, H, **wide) if keep else None
+    ends = torch.empty(B, H, **wide) if fields.local else None
+    exchange, edge = torch.empty(B, 4, lanes, **wide), torch.empty(B, 4, W, **wide)
+    arguments = (
+        *_padded(rotated), None, None, None, fields.rows, fields.columns, value, total, None,
+        places, None, None, None, None, ends, exchange, edge, B, H, W,
+    )  # fmt: skip
+    constants = len(scores) == 1, fields.local, best, False, keep, False, H > lanes, lanes
+    launch(forward, (B,), arguments, constants, warps)
+    return _Walked(rotated, value, total, places, ends)
+
+
+def _expected(
+    scores: tuple[Tensor, ...], tangent: tuple[Tensor, ...] | None, fields: _Fields
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The value (B,), and probabilities of the parts or their tangents."""
+    B, H, W = _size(scores[0], len(scores))
+    lanes, warps = _lanes(H)
+    cells, local, tangents = len(scores) == 1, fields.local, tangent is not None
+    wide = {"dtype": torch.float64, "device": scores[0].device}
+    rotated = _rotated(scores, fields, False)
+    directions = None if tangent is None else _rotated(tangent, fields, True)
+    value, totals = scores[0].new_empty(B), torch.empty(2, B, **wide)
+    shares = scores[0].new_empty(4 if local else 3, B, W, H)
+    slopes = torch.empty_like(shares) if tangents else None
+    matches = torch.empty(2, B, W, H, **wide) if local else (None, None)
+    ends = torch.empty(B, H, **wide) if local else None
+    exchange, edge = torch.empty(B, 8, lanes, **wide), torch.empty(B, 4, W, **wide)
+    arguments = (
+        *_padded(rotated), *_padded(directions), fields.rows, fields.columns, value, totals[0], totals[1],
+        None, shares, slopes, matches[0], matches[1], ends, exchange, edge, B, H, W,
+    )  # fmt: skip
+    constants = cells, local, False, tangents, False, True, H > lanes, lanes
+    launch(forward, (B,), arguments, constants, warps)
+    exchange, edge = (t.view(scores[0].dtype) for t in (exchange, edge))
+    arguments = (
+        shares, slopes, matches[0], matches[1], totals[0], totals[1], fields.rows, fields.columns,
+        exchange, edge, B, H, W,
+    )  # fmt: skip
+    launch(backward, (B,), arguments, (cells, local, tangents, H > lanes, lanes), warps)
+    planes = shares if slopes is None else slopes
+    outs = tuple(torch.empty_like(x) for x in scores)
+    for out, plane, move in zip(outs, planes, MOVES, strict=False):
+        arguments = plane, fields.rows, fields.columns, value, out, *out.shape[1:], H, W, fields.band
+        launch(unrotate, (_tiles(B, H, W),), arguments, (cells, local, *move, *TILE))
+    return value, outs
+
+
+def _traced(scores: tuple[Tensor, ...], fields: _Fields, walked: _Walked, noise: Tensor | None) -> tuple[Tensor, ...]:
+    """The best path of each instance, (B, …), or those that the noise (B, S, K) draws: (B, S, …)."""
+    B, H, W = _size(scores[0], len(scores))
+    S, K = (1, 0) if noise is None else noise.shape[1:]
+    block = 1024
+    outs = tuple(x.new_empty(B * S, *x.shape[1:]) for x in scores)
+    for out, move in zip(outs, MOVES, strict=False):
+        N, M = out.shape[1:]
+        arguments = walked.value, fields.rows, fields.columns, out, S, N, M, fields.band
+        launch(clear, (B * S * -(-N * M // block),), arguments, (*move, fields.local, block))
+    starts = None
+    if fields.local:
+        starts = torch.empty(B * S, 3, dtype=torch.int64, device=scores[0].device)
+        known = walked.scores[0], walked.places, walked.ends, fields.rows, fields.columns, walked.total
+        if noise is None:
+            launch(best_end, (B,), (*known, starts, H, W), (block,))
+        else:
+            launch(draw_end, (B * S,), (*known, noise, starts, S, K, H, W, fields.band), (block,))
+    # one warp each, until there are more than multiprocessors
+    lanes = 32 if B * S <= 4096 else 256
+    arguments = (
+        *_padded(walked.scores), walked.places, fields.rows, fields.columns, walked.value, starts, noise,
+        *_padded(outs), B * S, S, K, *scores[0].shape[1:], H, W, fields.band,
+    )  # fmt: skip
+    constants = len(scores) == 1, fields.local, noise is None, lanes
+    launch(trace, (-(-B * S // lanes),), arguments, constants, lanes // 32)
+    return outs if noise is None else tuple(out.unflatten(0, (B, S)) for out in outs)
+
+
+def log_partition(*scores: Tensor, **fields: Any) -> Tensor:
+    """log Σ exp⟨θ, y⟩: (B,)."""
+    return _valued(scores, _Fields(**fields), False, False).value
+
+
+def log_partition_and_marginals(*scores: Tensor, **fields: Any) -> tuple[Tensor, ...]:
+    """(B,), and the marginals like the scores."""
+    value, parts = _expected(scores, None, _Fields(**fields))
+    return value, *parts
+
+
+def marginals_jvp(*scores_and_tangent: Tensor, **fields: Any) -> tuple[Tensor, ...]:
+    """The Hessian of the log-partition times the tangent."""
+    half = len(scores_and_tangent) // 2
+    return _expected(scores_and_tangent[:half], scores_and_tangent[half:], _Fields(**fields))[1]
+
+
+def argmax(*scores: Tensor, **fields: Any) -> tuple[Tensor, ...]:
+    """The parts of one best path."""
+    return _traced(scores, _Fields(**fields), _valued(scores, _Fields(**fields), True, True), None)
+
+
+def sample(*scores: Tensor, noise: Tensor, **fields: Any) -> tuple[Tensor, ...]:
+    """Draws by the rule of the recursion: (B, S, …), for noise (B, S, K)."""
+    return _traced(scores, _Fields(**fields), _valued(scores, _Fields(**fields), False, True), noise)

@@ -1,0 +1,95 @@
+"""The Triton kernels of subsets against the reference: on a GPU, or under Triton's interpreter."""
+
+import math
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+import structmax
+from structmax import Subset
+from structmax.structures.subset import kernel_triton
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+EXACT = pytest.mark.parametrize("exact", [True, False])
+
+
+def structure_of(size, exact, lengths=None):
+    return Subset(size, lengths=lengths) if exact else Subset(at_most=size, lengths=lengths)
+
+
+def asked(name, tensors, structure, **extras):
+    """The kernel's outputs, and the reference's in float64."""
+    there = tuple(t.to(DEVICE) for t in tensors)
+    extras_there = {key: value.to(DEVICE) for key, value in extras.items()}
+    got = getattr(kernel_triton, name)(*there, **extras_there, **structure.fields(there[:1]))
+    wide = tuple(t.double() for t in tensors)
+    function = structmax.backends.function(structure.room, name, "reference")
+    want = function(*wide, **extras, **structure.fields(wide[:1]))
+    listed = [(out,) if isinstance(out, torch.Tensor) else out for out in (got, want)]
+    return [(g.cpu(), w) for g, w in zip(*listed, strict=True)]
+
+
+def draw(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+@EXACT
+@pytest.mark.parametrize(("size", "lanes"), [(0, 32), (1, 32), (5, 32), (5, 4), (12, 4)])
+@pytest.mark.parametrize(("dtype", "atol"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
+def test_every_question_agrees_with_the_reference(size, exact, lanes, dtype, atol, monkeypatch):
+    # counts in one strip and in several; padding, a forbidden item, more than there are
+    monkeypatch.setattr(kernel_triton, "LANES", lanes)
+    n = 9
+    structure = structure_of(size, exact, torch.tensor([9, 5, 3, 0]))
+    x, tangent = draw(4, n, dtype=dtype), draw(4, n, seed=1, dtype=dtype)
+    x[0, 4] = -math.inf
+    x[3] = math.nan
+    for got, want in asked("log_partition", (x,), structure) + asked("log_partition_and_marginals", (x,), structure):
+        torch.testing.assert_close(got.double(), want, atol=atol, rtol=atol)
+    for got, want in asked("marginals_jvp", (x, tangent), structure):
+        torch.testing.assert_close(got.double(), want, atol=4 * atol, rtol=0)
+    noise = torch.rand(4, 3, n + 1, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    for got, want in asked("sample", (x,), structure, noise=noise):
+        assert torch.equal(got.double(), want)
+
+
+@EXACT
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_not_a_number_stays_with_its_instance(exact, bad):
+    x = draw(3, 5)
+    x[1, 2] = bad
+    there = x.to(DEVICE)
+    fields = structure_of(2, exact, torch.tensor([5, 4, 5])).fields((there,))
+    noise = torch.rand(3, 2, 6, dtype=torch.float64, device=DEVICE)
+    value, mu = kernel_triton.log_partition_and_marginals(there, **fields)
+    drawn = kernel_triton.sample(there, noise=noise, **fields)
+    assert value.isnan().tolist() == [False, True, False]
+    assert mu.isnan().sum(1).tolist() == [0, 4, 0]
+    assert drawn.isnan().sum((1, 2)).tolist() == [0, 8, 0]
+
+
+@EXACT
+@pytest.mark.parametrize("low", [-1e30, torch.finfo(torch.float32).min])
+def test_low_numbers_forbid_what_can_be_avoided(exact, low):
+    x = draw(1, 6, dtype=torch.float32)
+    finite, infinite = x.clone(), x.clone()
+    finite[:, 1:3], infinite[:, 1:3] = low, -math.inf
+    name, structure = "log_partition_and_marginals", structure_of(3, exact)
+    for (got, _), (_, want) in zip(asked(name, (finite,), structure), asked(name, (infinite,), structure), strict=True):
+        torch.testing.assert_close(got.double(), want, atol=2e-6, rtol=2e-6)
+
+
+@pytest.mark.parametrize("scale", [1e3, 1e20, 1e38])
+def test_a_set_that_is_best_by_far(scale):
+    x = scale * torch.tensor([[0.5, -1.0, 0.25, -0.5]])
+    (_, _), (mu, _) = asked("log_partition_and_marginals", (x,), Subset(2))
+    assert mu.tolist() == [[1, 0, 1, 0]]
+
+
+def test_long_sums_keep_the_digits_of_float32():
+    x = draw(1, 40, dtype=torch.float32) - 300
+    (value, want), (mu, want_mu) = asked("log_partition_and_marginals", (x,), Subset(20))
+    torch.testing.assert_close(value.double(), want, atol=0, rtol=1e-6)
+    torch.testing.assert_close(mu.double(), want_mu, atol=2e-6, rtol=0)
