@@ -56,26 +56,23 @@ def _solve(
     single_root, along = bool(single_root), tangent is not None
     rows, block, warps = _tile(size, along)
     number = {"dtype": torch.float64, "device": arc.device}
-    # Below, what arcs are charged, weights; then two tables of the elimination and two of the slopes are left.
-    scratch = torch.empty(3, B, size, size, **number)
+    # The plan starts as the near scores, and its derivatives as the tangent.
+    plan, near = torch.empty(2 if along else 1, B, size, size, **number), torch.empty(B, size, size, **number)
     lost, value = torch.empty(B, **number), arc.new_empty(B)
-    # a table of arcs by dependents, which the elimination writes over
-    copies = 2 if along else 1
-    plan = torch.empty(copies, B, size, size, **number)
-    arguments = arc, extra, words, plan, scratch[0], scratch[1], scratch[2], lost, size, labels
+    scratch = torch.empty(3, B, size, size, **number)
+    arguments = arc, extra, words, *scratch, near, plan, lost, size, labels
     launch(bring_near, (B,), arguments, (single_root, rows, block), warps)
-    plan_e = torch.empty(plan.shape, dtype=torch.int32, device=arc.device)
-    pivot, pivot_e = torch.empty(copies, B, size, **number), plan_e.new_empty(copies, B, size)
-    near, tables, lines = scratch[2], B * size * size, B * size
-    shared = tangent, words, plan, plan_e, pivot, pivot_e
-    constants = single_root, along, rows, block
-    launch(eliminate, (B,), (near, lost, *shared, value, size, tables, lines), constants, warps)
+    if tangent is not None:
+        plan[1] = tangent
+    pivot = torch.empty(len(plan), B, size, **number)
+    tables, lines, constants = B * size * size, B * size, (single_root, along, rows, block)
+    launch(eliminate, (B,), (lost, words, plan, pivot, value, size, tables, lines), constants, warps)
     if not parts:
         return value, None, None
-    slope, slope_e = torch.empty_like(plan), torch.empty_like(plan_e)
+    slope = torch.empty_like(plan)
     mu = torch.empty(B, size, size, dtype=torch.float64 if labels > 1 else arc.dtype, device=arc.device)
     d_mu = torch.empty_like(mu) if along else None
-    arguments = near, value, *shared, slope, slope_e, mu, d_mu, size, tables, lines
+    arguments = near, value, tangent, words, plan, pivot, slope, mu, d_mu, size, tables, lines
     launch(pull, (B,), arguments, constants, warps)
     return value, mu, d_mu
 

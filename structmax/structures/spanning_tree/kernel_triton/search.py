@@ -230,10 +230,10 @@ def best_trees(
 
 @triton.jit(do_not_specialize=["size"])
 def bring_near(
-    p_arc, p_extra, p_lengths, p_column, p_below, p_charged, p_near, p_lost, size, labels,
+    p_arc, p_extra, p_lengths, p_column, p_below, p_charged, p_near, p_plan, p_lost, size, labels,
     SINGLE_ROOT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """near[h, m], logarithms of weights, and what all trees have lost: −inf if there is none, NaN where scores are.
+    """near[h, m], logarithms of weights, twice, and what all trees have lost: −inf if there is none, NaN where scores are.
 
     `extra` is what an arc's other labels add to the score of its best one. Where no score is far below the best into
     its word, trees lose that best.
@@ -243,6 +243,7 @@ def bring_near(
     p_arc += i_instance * size * size
     p_column += i_instance * size * size
     p_near += i_instance * size * size
+    p_plan += i_instance * size * size
     broken, peak = read(p_arc, p_column, size, n, ROWS, BLOCK)
     o_node = tl.arange(0, BLOCK)[None, :]
     m_word = (o_node > 0) & (o_node <= n)
@@ -258,12 +259,13 @@ def bring_near(
         if p_extra is not None:
             b_arc += tl.load(p_extra + i_instance * size * size + o_arc, mask=m_arc, other=0.0)
         tl.store(p_near + o_arc, b_arc, mask=(o_head <= n) & (o_node <= n))
+        tl.store(p_plan + o_arc, b_arc, mask=(o_head <= n) & (o_node <= n))
     if (far > 0) & (broken == 0) & (lost > float("-inf")):
         tl.debug_barrier()
         p_below += i_instance * size * size
         p_charged += i_instance * size * size
         lost = _charged(
-            p_arc, p_extra, p_column, p_below, p_charged, p_near, size, labels, n, i_instance, SINGLE_ROOT, BLOCK
+            p_arc, p_extra, p_column, p_below, p_charged, p_near, p_plan, size, labels, n, i_instance, SINGLE_ROOT, BLOCK
         )
     # A sum of finite scores may be −inf in their dtype.
     lost = tl.where(lost.to(p_arc.dtype.element_ty) > float("-inf"), lost, float("-inf"))
@@ -272,7 +274,7 @@ def bring_near(
 
 @triton.jit
 def _charged(
-    p_arc, p_extra, p_column, p_below, p_charged, p_near, size, labels, n, i_instance,
+    p_arc, p_extra, p_column, p_below, p_charged, p_near, p_plan, size, labels, n, i_instance,
     SINGLE_ROOT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Writes near scores by the prices of the best tree; returns what trees have lost."""
@@ -306,4 +308,5 @@ def _charged(
             m_arc = m_node & (o_node != m)
             b_near += tl.load(p_extra + i_instance * size * size + o_node * size + m, mask=m_arc, other=0.0)
         tl.store(p_near + o_node * size + m, b_near, mask=m_node)
+        tl.store(p_plan + o_node * size + m, b_near, mask=m_node)
     return tl.where(feasible > 0, lost, float("-inf"))
