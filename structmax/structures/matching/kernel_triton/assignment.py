@@ -49,29 +49,28 @@ def _by_bidding(p_scores, down, across, scale, n, m, PARTIAL: tl.constexpr, BLOC
         j = _first(b_profit == best, o_lane, BLOCK)
         second = tl.max(tl.where(o_lane == j, float("-inf"), b_profit))
         rival, before = _pick(owner, o_lane, j), _pick(price, o_lane, j)
-        single = n < 0
+        single = n * 0
         if PARTIAL:
             # Prices only rise: it will stay single.
-            single = best <= 0
-            done = tl.where((o_lane == i) & single, 1, done)
+            single = tl.where(best <= 0, 1, 0)
             second = tl.maximum(second, 0.0)
         raised = before + (tl.where(best == float("-inf"), 0.0, best) - second)
         # A tie: nobody is displaced, and what is free stays free of charge.
-        tie = (rival != NONE) & (raised <= before)
+        tie = (rival >= 0) & (raised <= before)
         free = _first((owner == NONE) & m_lane & (b_profit == best), o_lane, BLOCK)
         j = tl.where(tie, free, j)
         rival = tl.where(tie, NONE, rival)
         raised = tl.where(tie, 0.0, raised)
-        waits = single | (j == BLOCK) | (second == float("-inf")) | (bids > BIDS * n)
+        waits = (single > 0) | (j == BLOCK) | (second == float("-inf")) | (bids > BIDS * n)
         rival = tl.where(waits, NONE, rival)
         j = tl.where(waits, BLOCK, j)
         price = tl.where(o_lane == j, raised, price)
         owner = tl.where(o_lane == j, i, owner)
-        done = tl.where((o_lane == i) & (j < BLOCK), 1, done)
+        done = tl.where((o_lane == i) & ((j < BLOCK) | (single > 0)), 1, done)
         done = tl.where(o_lane == rival, 0, done)
         # Who was displaced bids again at once.
-        i = tl.where(rival != NONE, rival, following)
-        following = tl.where(rival != NONE, following, following + 1)
+        i = tl.where(rival >= 0, rival, following)
+        following = tl.where(rival >= 0, following, following + 1)
     return price, owner, done
 
 
@@ -129,7 +128,7 @@ def _assign(p_scores, down, across, scale, n, m, PARTIAL: tl.constexpr, BLOCK: t
             j = left
         done = tl.where(o_lane == start, 1, done)
         start = tl.where(feasible > 0, _first(done == 0, o_lane, BLOCK), BLOCK)
-    return owner, feasible > 0
+    return owner, feasible
 
 
 @triton.jit(do_not_specialize=["N", "M"])
@@ -156,15 +155,14 @@ def best_matchings(
         broken += tl.sum(tl.where(b_score < float("inf"), 0, 1))
         far += tl.sum(tl.where((tl.abs(b_score) > limit) & (b_score > float("-inf")), 1, 0))
     scale = tl.where(far > 0, 1.0 / ROOM, 1.0).to(tl.float64)
-    p_first = p_scores
-    owner, feasible = _assign(
-        p_first, down, across, scale, tl.where(broken > 0, 0, n), m, PARTIAL, BLOCK
-    )
+    sound = tl.where(broken > 0, 0, n)
+    owner, feasible = _assign(p_scores, down, across, scale, sound, m, PARTIAL, BLOCK)
     o_flat = tl.arange(0, BLOCK)
     b_score = tl.load(p_scores + owner * down + o_flat * across, mask=owner != NONE, other=0.0).to(tl.float64) * scale
     # A sum of finite scores may be −inf in their dtype.
     score = (tl.sum(b_score) / scale).to(p_scores.dtype.element_ty)
-    owner = tl.where(feasible & (score > float("-inf")), owner, NONE)[None, :]
+    feasible = tl.where(score > float("-inf"), feasible, 0)
+    owner = tl.where(feasible > 0, owner, NONE)[None, :]
     for start in range(0, every, ROWS):
         o_row = start + tl.arange(0, ROWS)[:, None]
         b_out = tl.where(owner == o_row, 1.0, 0.0)
