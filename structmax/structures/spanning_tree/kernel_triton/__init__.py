@@ -1,0 +1,141 @@
+"""Spanning trees on CUDA: one program for each instance. Derivations: ../README.md.
+
+Sums take two launches, three with marginals: scores are brought near, words are eliminated, and come back. A step of
+either reads the table of the words left once. All is computed in float64, whatever the scores are. Labels are summed
+before, or compared, by torch.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from structmax.numerics.arcs import as_arcs, from_arcs, usable
+from structmax.numerics.kernel_triton import launch
+from structmax.structures.spanning_tree.kernel_triton.elimination import eliminate, pull
+from structmax.structures.spanning_tree.kernel_triton.search import best_trees, bring_near
+from structmax.structures.spanning_tree.reference_given import given
+
+# Most words and the root that a line in registers has lanes for.
+LARGEST = 1024
+# Most numbers of a tile in registers, and without derivatives twice as many.
+TILE = 2048
+
+
+def refuses(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | None:
+    """Why these kernels cannot answer, or None."""
+    if tensors[0].shape[1] > LARGEST:
+        return f"a program has lanes for {LARGEST} nodes"
+    return None
+
+
+def _tile(size: int, along: bool) -> tuple[int, int, int]:
+    """ROWS, BLOCK and warps: a line has a lane for each node, a tile as many lines as registers bear."""
+    block = max(16, 1 << (size - 1).bit_length())
+    rows = min(block, (TILE if along else 2 * TILE) // block)
+    return rows, block, max(1, rows * block // 256)
+
+
+def _labels(arc: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Scores of arcs by their best label, what the others add to it in float64, and the share of each label."""
+    if arc.dim() == 3:
+        return arc, None, None
+    peak = arc.amax(-1)
+    base = torch.where(peak == -torch.inf, 0.0, peak)
+    weight = (arc - base.unsqueeze(-1)).double().exp()
+    mass = weight.sum(-1)
+    share = weight / torch.where(mass == 0, 1.0, mass).unsqueeze(-1)
+    return peak, torch.where(mass == 0, 1.0, mass).log(), share
+
+
+def _solve(
+    arc: Tensor, extra: Tensor | None, labels: int, tangent: Tensor | None, words: Tensor, single_root: bool, parts: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """log Z in the dtype of the scores, marginals of arcs if wanted, and derivatives of those along a tangent, if any."""
+    B, size = arc.shape[:2]
+    single_root, along = bool(single_root), tangent is not None
+    rows, block, warps = _tile(size, along)
+    number = {"dtype": torch.float64, "device": arc.device}
+    # The plan starts as the near scores, and its derivatives as the tangent.
+    plan, near = torch.empty(2 if along else 1, B, size, size, **number), torch.empty(B, size, size, **number)
+    lost, value = torch.empty(B, **number), arc.new_empty(B)
+    scratch = torch.empty(3, B, size, size, **number)
+    arguments = arc, extra, words, *scratch, near, plan, lost, size, labels
+    launch(bring_near, (B,), arguments, (single_root, rows, block), warps)
+    if tangent is not None:
+        plan[1] = tangent
+    pivot = torch.empty(len(plan), B, size, **number)
+    tables, lines, constants = B * size * size, B * size, (single_root, along, rows, block)
+    launch(eliminate, (B,), (lost, words, plan, pivot, value, size, tables, lines), constants, warps)
+    if not parts:
+        return value, None, None
+    slope = torch.empty_like(plan)
+    mu = torch.empty(B, size, size, dtype=torch.float64 if labels > 1 else arc.dtype, device=arc.device)
+    d_mu = torch.empty_like(mu) if along else None
+    arguments = near, value, tangent, words, plan, pivot, slope, mu, d_mu, size, tables, lines
+    launch(pull, (B,), arguments, constants, warps)
+    return value, mu, d_mu
+
+
+def log_partition(arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
+    arc, words = as_arcs(arc, lengths, directed)
+    best, extra, _ = _labels(arc)
+    return _solve(best.contiguous(), extra, arc[0, 0, 0].numel(), None, words, single_root, False)[0]
+
+
+def log_partition_and_marginals(
+    arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool
+) -> tuple[Tensor, Tensor]:
+    arc, words = as_arcs(arc, lengths, directed)
+    best, extra, share = _labels(arc)
+    labels = 1 if share is None else share.shape[-1]
+    value, marginals, _ = _solve(best.contiguous(), extra, labels, None, words, single_root, True)
+    assert marginals is not None
+    if share is not None:
+        used = usable(arc.shape[1], words).unsqueeze(-1)
+        marginals = torch.where(used, marginals.unsqueeze(-1) * share, 0.0).to(arc.dtype)
+    return value, from_arcs(marginals, directed, arc.dim() == 4)
+
+
+def marginals_jvp(arc: Tensor, tangent: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
+    tangent, _ = as_arcs(tangent, lengths, directed)
+    arc, words = as_arcs(arc, lengths, directed)
+    best, extra, share = _labels(arc)
+    along = tangent.double()
+    if share is None:
+        labels, mean = 1, along
+    else:
+        labels = share.shape[-1]
+        # A label that cannot be has no say.
+        along = torch.where(share == 0, 0.0, along)
+        mean = (share * along).sum(-1)
+    _, mu, moved = _solve(best.contiguous(), extra, labels, mean.contiguous(), words, single_root, True)
+    assert mu is not None and moved is not None
+    if share is not None:
+        apart = moved.unsqueeze(-1) + mu.unsqueeze(-1) * (along - mean.unsqueeze(-1))
+        used = usable(arc.shape[1], words).unsqueeze(-1)
+        moved = torch.where(used, share * apart, 0.0).to(arc.dtype)
+    return from_arcs(moved, directed, arc.dim() == 4)
+
+
+given_log_partition, given_log_partition_and_marginals, given_marginals_jvp = given(
+    log_partition_and_marginals, marginals_jvp
+)
+
+
+def argmax(arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
+    arc, words = as_arcs(arc, lengths, directed)
+    labelled = arc.dim() == 4
+    score, label = arc.max(-1) if labelled else (arc, None)
+    B, size = arc.shape[:2]
+    _, block, _ = _tile(size, False)
+    column = torch.empty(B, size, size, dtype=torch.float64, device=arc.device)
+    ends = torch.empty(B, size, size, dtype=torch.int32, device=arc.device)
+    best = torch.empty(B, size, size, dtype=arc.dtype, device=arc.device)
+    arguments = score.contiguous(), words, column, ends, best, size
+    # One warp searches: its lanes talk to each other without waiting.
+    launch(best_trees, (B,), arguments, (bool(single_root), max(1, 1024 // block), block), 1)
+    if label is not None:
+        chosen = label.unsqueeze(-1) == torch.arange(arc.shape[-1], device=arc.device)
+        best = best.unsqueeze(-1) * chosen.to(best.dtype)
+    return from_arcs(best, directed, labelled)
