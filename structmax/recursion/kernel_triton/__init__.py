@@ -1,0 +1,207 @@
+"""Every question, asked of any ordered hypergraph, on CUDA. The twin in plain torch is reference.py.
+
+The arguments are those of kernel_numba, with scores on the device and tables on the CPU; the tables are copied to the
+device once. All arrays lie there with the instances innermost. A pass is one launch for each level that has work for
+the whole machine, and one for all thin levels in a row, which one program walks for its own instances. Probabilities of
+edges are computed anew where they are needed: what is stored is a few numbers for each node and instance, so that
+memory grows with nodes × instances and is read once for each use of an edge.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from structmax.numerics.kernel_triton import launch
+from structmax.recursion.edges import Hyperedges
+from structmax.recursion.kernel_triton.passes import ascend, descend
+from structmax.recursion.kernel_triton.tables import Rows, Tables, tables
+
+KINDS = {1.0: "softmax", 2.0: "sparsemax"}
+
+
+def refuses(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | None:
+    """Why these kernels cannot answer, or None."""
+    if fields.get("alpha", 1.0) not in KINDS:
+        return f"`alpha` should be 1 or 2 there, but is {fields['alpha']}"
+    return None
+
+
+@dataclass
+class _Chart:
+    """A batch on the hypergraph, and what the passes have found: arrays (V, B) or (P, B), None where there is none."""
+
+    graph: Tables
+    # (B,), among the nodes in level order
+    goal: Tensor
+    x: Tensor
+    kind: str
+    gamma: float
+    required: Tensor | None = None
+    tangent: Tensor | None = None
+    value: Tensor | None = None
+    peak: Tensor | None = None
+    level: Tensor | None = None
+    met: Tensor | None = None
+    d_value: Tensor | None = None
+    centre: Tensor | None = None
+
+    def fill(self) -> Tensor:
+        """The pass up; returns the value of each instance's goal."""
+        x = self.x
+        B = x.shape[1]
+        wanted = {
+            "value": True,
+            "peak": self.kind != "max",
+            "level": self.kind != "max",
+            "met": self.required is not None,
+            "d_value": self.tangent is not None,
+            "centre": self.tangent is not None,
+        }
+        names = [name for name, is_wanted in wanted.items() if is_wanted]
+        for name, array in zip(names, x.new_empty(len(names), self.graph.nodes, B).unbind(0), strict=True):
+            setattr(self, name, array)
+        if self.kind == "max":
+            self.level = torch.empty(self.graph.nodes, B, dtype=torch.int32, device=x.device)
+        up = self.graph.up
+        arrays = (*self._arrays(), up.first, self.graph.parts, self.graph.tails, up.levels)
+        self._launch(ascend, up, arrays, ())
+        return self.at_goal(self.value)
+
+    def at_goal(self, array: Tensor | None) -> Tensor:
+        assert array is not None
+        return array.gather(0, self.goal.unsqueeze(0)).squeeze(0)
+
+    def collect(self, answer: Tensor, kind: str) -> Tensor:
+        """The pass down and to the parts: (B, P), for instances whose value is `answer` (B,)."""
+        size, B = self.x.shape
+        out = self.x.new_empty(B, size)
+        expected = self.x.new_empty(1 if self.tangent is None else 2, self.graph.nodes, B)
+        d_expected = None if self.tangent is None else expected[1]
+        arrays = (*self._arrays(), expected[0], d_expected, self.goal, answer, out)
+        for rows in (self.graph.down, self.graph.by_part):
+            lists = (rows.first, rows.edge, rows.head, self.graph.parts, self.graph.tails, rows.levels)
+            self._launch(descend, rows, (*arrays, *lists), (rows is self.graph.by_part,), (size,), kind)
+        return out
+
+    def _arrays(self) -> tuple[Tensor | None, ...]:
+        found = self.x, self.value, self.peak, self.level, self.required, self.met
+        return *found, self.tangent, self.d_value, self.centre
+
+    def _launch(
+        self,
+        kernel: Any,
+        rows: Rows,
+        arrays: tuple[Tensor | None, ...],
+        last: tuple[Any, ...],
+        sizes: tuple[int, ...] = (),
+        kind: str = "",
+    ) -> None:
+        graph, B = self.graph, self.x.shape[1]
+        given, moving, double = self.required is not None, self.tangent is not None, self.x.dtype == torch.float64
+        shared = (kind or self.kind, given, moving, double, graph.parts.shape[1], graph.tails.shape[1])
+        for it in rows.launches(B):
+            numbers = (it.start, it.stop, it.programs, it.groups, B, *sizes, self.gamma)
+            constants = (*shared, it.rows, it.edges, it.instances, *last)
+            launch(kernel, (it.programs * it.groups,), (*arrays, *numbers), constants, it.warps)
+
+
+def _inner(x: Tensor) -> Tensor:
+    """(B, P) as (P, B), in float32 or wider."""
+    return x.t().to(torch.promote_types(x.dtype, torch.float32)).contiguous()
+
+
+def _chart(x: Tensor, kind: str, gamma: float, goal: Tensor, edges: dict[str, Tensor], **more: Tensor) -> _Chart:
+    graph = tables(Hyperedges(**edges), x.shape[1], x.device)
+    place = graph.place[goal.to(x.device)]
+    return _Chart(graph, place, _inner(x), kind, gamma, **{name: _inner(t) for name, t in more.items()})
+
+
+# --- the distribution exp⟨x, y⟩, and each maximum of the recursion smoothed by γ Ω_α --------------------------------
+
+
+def smoothed(x: Tensor, *, alpha: float, gamma: float, goal: Tensor, **edges: Tensor) -> Tensor:
+    """The value of the goal, where max over p of ⟨p, s⟩ − γ Ω_α(p) stands for the maximum at each node: (B,)."""
+    return _chart(x, KINDS[alpha], gamma, goal, edges).fill()
+
+
+def smoothed_and_marginals(
+    x: Tensor, *, alpha: float, gamma: float, goal: Tensor, **edges: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The value and its gradient, the expected parts of the walk that takes edges with these p: (B,), (B, P)."""
+    chart = _chart(x, KINDS[alpha], gamma, goal, edges)
+    value = chart.fill()
+    return value, chart.collect(value, chart.kind)
+
+
+def smoothed_marginals_jvp(
+    x: Tensor, tangent: Tensor, *, alpha: float, gamma: float, goal: Tensor, **edges: Tensor
+) -> Tensor:
+    """Its Hessian times the tangent: (B, P)."""
+    chart = _chart(x, KINDS[alpha], gamma, goal, edges, tangent=tangent)
+    return chart.collect(chart.fill(), chart.kind)
+
+
+def log_partition(x: Tensor, **graph: Tensor) -> Tensor:
+    """log Σ exp⟨x, y⟩ over the members: (B,)."""
+    return smoothed(x, alpha=1.0, gamma=1.0, **graph)
+
+
+def log_partition_and_marginals(x: Tensor, **graph: Tensor) -> tuple[Tensor, Tensor]:
+    """The same, and its gradient, the expected number of uses of each part: (B,), (B, P)."""
+    return smoothed_and_marginals(x, alpha=1.0, gamma=1.0, **graph)
+
+
+def marginals_jvp(x: Tensor, tangent: Tensor, **graph: Tensor) -> Tensor:
+    """The Hessian of the log-partition times the tangent: (B, P)."""
+    return smoothed_marginals_jvp(x, tangent, alpha=1.0, gamma=1.0, **graph)
+
+
+# --- that distribution, given parts that must be used --------------------------------------------------------------
+
+
+def _given(x: Tensor, required: Tensor, goal: Tensor, edges: dict[str, Tensor], **more: Tensor) -> tuple[_Chart, Tensor]:
+    """The filled chart, and the values: −inf where no member has all that is required."""
+    needed = (required > 0).to(x.dtype)
+    chart = _chart(x, "softmax", 1.0, goal, edges, required=needed, **more)
+    value = chart.fill()
+    lacks = (chart.at_goal(chart.met) < (required > 0).sum(1)) & ~value.isnan()
+    return chart, value.masked_fill(lacks, -torch.inf)
+
+
+def given_log_partition(x: Tensor, required: Tensor, *, goal: Tensor, **edges: Tensor) -> Tensor:
+    """log Σ exp⟨x, y⟩ over the members with all parts where `required` (B, P) is 1: (B,).
+
+    Parts that a member can use twice cannot be required.
+    """
+    return _given(x, required, goal, edges)[1]
+
+
+def given_log_partition_and_marginals(
+    x: Tensor, required: Tensor, *, goal: Tensor, **edges: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same, and its gradient: (B,), (B, P)."""
+    chart, value = _given(x, required, goal, edges)
+    return value, chart.collect(value, chart.kind)
+
+
+def given_marginals_jvp(x: Tensor, required: Tensor, tangent: Tensor, *, goal: Tensor, **edges: Tensor) -> Tensor:
+    """Its Hessian times the tangent: (B, P)."""
+    chart, value = _given(x, required, goal, edges, tangent=tangent)
+    return chart.collect(value, chart.kind)
+
+
+# --- the best members ----------------------------------------------------------------------------------------------
+
+
+def argmax(x: Tensor, *, goal: Tensor, **edges: Tensor) -> Tensor:
+    """A best member, at each node by the first of equal edges: (B, P)."""
+    chart = _chart(x, "max", 1.0, goal, edges)
+    return chart.collect(chart.fill(), "max")
+
+
+def max_marginals(x: Tensor, *, goal: Tensor, **edges: Tensor) -> Tensor:
+    """The score of the best member with the part, −inf if there is none: (B, P)."""
+    chart = _chart(x, "max", 1.0, goal, edges)
+    return chart.collect(chart.fill(), "best")
