@@ -16,7 +16,7 @@ from torch import Tensor
 from structmax.numerics.kernel_triton import launch
 from structmax.recursion.edges import Hyperedges
 from structmax.recursion.kernel_triton.passes import ascend, descend
-from structmax.recursion.kernel_triton.tables import Rows, Tables, tables
+from structmax.recursion.kernel_triton.tables import Rows, Tables, tables_of
 
 KINDS = {1.0: "softmax", 2.0: "sparsemax"}
 
@@ -113,7 +113,7 @@ def _inner(x: Tensor) -> Tensor:
 
 
 def _chart(x: Tensor, kind: str, gamma: float, goal: Tensor, edges: dict[str, Tensor], **more: Tensor) -> _Chart:
-    graph = tables(Hyperedges(**edges), x.shape[1], x.device)
+    graph = tables_of(Hyperedges(**edges), x.shape[1], x.device)
     place = graph.place[goal.to(x.device)]
     return _Chart(graph, place, _inner(x), kind, gamma, **{name: _inner(t) for name, t in more.items()})
 
@@ -161,7 +161,9 @@ def marginals_jvp(x: Tensor, tangent: Tensor, **graph: Tensor) -> Tensor:
 # --- that distribution, given parts that must be used --------------------------------------------------------------
 
 
-def _given(x: Tensor, required: Tensor, goal: Tensor, edges: dict[str, Tensor], **more: Tensor) -> tuple[_Chart, Tensor]:
+def _given(
+    x: Tensor, required: Tensor, goal: Tensor, edges: dict[str, Tensor], **more: Tensor
+) -> tuple[_Chart, Tensor]:
     """The filled chart, and the values: −inf where no member has all that is required."""
     needed = (required > 0).to(x.dtype)
     chart = _chart(x, "softmax", 1.0, goal, edges, required=needed, **more)

@@ -1,4 +1,4 @@
-"""Passes over the levels: up for values, down for expected counts, both with tangents; down for the best with each part.
+"""Passes over the levels: up for values, down for expected counts, both with tangents; down for max-marginals.
 
 Programs are numbered instances first: program p has the group p % groups of instances and every `programs`-th tile of
 rows from p // groups on. Where a launch has several levels a group has one program, whose threads wait for each other

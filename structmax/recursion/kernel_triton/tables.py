@@ -117,7 +117,7 @@ def _power(count: int) -> int:
 _known = WeakTensorKeyDictionary()
 
 
-def tables(edges: Hyperedges, size: int, device: torch.device) -> Tables:
+def tables_of(edges: Hyperedges, size: int, device: torch.device) -> Tables:
     known = _known.setdefault(edges.first, {})
     if (size, device) not in known:
         with outside_transforms():
@@ -170,7 +170,7 @@ def _sums(counts: np.ndarray) -> np.ndarray:
 
 
 def _users(columns: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each of `size` nodes or parts the edges that name it, as often as they do: where its list begins, the lists."""
+    """For each of `size` nodes or parts the edges that name it, as often as they do: where lists begin, the lists."""
     edge, _ = np.nonzero(columns >= 0)
     named = columns[columns >= 0]
     return _sums(np.bincount(named, minlength=size)), edge[np.argsort(named, kind="stable")]
