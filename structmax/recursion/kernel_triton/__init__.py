@@ -17,14 +17,16 @@ from structmax.numerics.kernel_triton import launch
 from structmax.recursion.edges import Hyperedges
 from structmax.recursion.kernel_triton.passes import ascend, descend
 from structmax.recursion.kernel_triton.tables import Rows, Tables, tables_of
+from structmax.recursion.kernel_triton.walks import draw
 
-KINDS = {1.0: "softmax", 2.0: "sparsemax"}
+# Lanes of a walk, which have the edges of a node, and cells of its row that are written at once.
+LANES, CELLS = 128, 512
 
 
 def refuses(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | None:
     """Why these kernels cannot answer, or None."""
-    if fields.get("alpha", 1.0) not in KINDS:
-        return f"`alpha` should be 1 or 2 there, but is {fields['alpha']}"
+    if not 1 <= fields.get("alpha", 1.0) <= 2:
+        return f"`alpha` should be between 1 and 2 there, but is {fields['alpha']}"
     return None
 
 
@@ -38,6 +40,7 @@ class _Chart:
     x: Tensor
     kind: str
     gamma: float
+    alpha: float = 1.0
     required: Tensor | None = None
     tangent: Tensor | None = None
     value: Tensor | None = None
@@ -102,7 +105,7 @@ class _Chart:
         given, moving, double = self.required is not None, self.tangent is not None, self.x.dtype == torch.float64
         shared = (kind or self.kind, given, moving, double, graph.parts.shape[1], graph.tails.shape[1])
         for it in rows.launches(B):
-            numbers = (it.start, it.stop, it.programs, it.groups, B, *sizes, self.gamma)
+            numbers = (it.start, it.stop, it.programs, it.groups, B, *sizes, self.gamma, self.alpha - 1)
             constants = (*shared, it.rows, it.edges, it.instances, *last)
             launch(kernel, (it.programs * it.groups,), (*arrays, *numbers), constants, it.warps)
 
@@ -112,25 +115,29 @@ def _inner(x: Tensor) -> Tensor:
     return x.t().to(torch.promote_types(x.dtype, torch.float32)).contiguous()
 
 
-def _chart(x: Tensor, kind: str, gamma: float, goal: Tensor, edges: dict[str, Tensor], **more: Tensor) -> _Chart:
+def _chart(x: Tensor, kind: str, goal: Tensor, edges: dict[str, Tensor], gamma: float = 1.0, **more: Any) -> _Chart:
     graph = tables_of(Hyperedges(**edges), x.shape[1], x.device)
-    place = graph.place[goal.to(x.device)]
-    return _Chart(graph, place, _inner(x), kind, gamma, **{name: _inner(t) for name, t in more.items()})
+    more = {name: _inner(value) if isinstance(value, Tensor) else value for name, value in more.items()}
+    return _Chart(graph, graph.place[goal.to(x.device)], _inner(x), kind, gamma, **more)
 
 
-# --- the distribution exp⟨x, y⟩, and each maximum of the recursion smoothed by γ Ω_α --------------------------------
+def _kind(alpha: float) -> str:
+    return {1.0: "softmax", 2.0: "sparsemax"}.get(alpha, "entmax")
+
+
+# --- each maximum of the recursion smoothed by γ Ω_α ----------------------------------------------------------------
 
 
 def smoothed(x: Tensor, *, alpha: float, gamma: float, goal: Tensor, **edges: Tensor) -> Tensor:
     """The value of the goal, where max over p of ⟨p, s⟩ − γ Ω_α(p) stands for the maximum at each node: (B,)."""
-    return _chart(x, KINDS[alpha], gamma, goal, edges).fill()
+    return _chart(x, _kind(alpha), goal, edges, gamma, alpha=alpha).fill()
 
 
 def smoothed_and_marginals(
     x: Tensor, *, alpha: float, gamma: float, goal: Tensor, **edges: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The value and its gradient, the expected parts of the walk that takes edges with these p: (B,), (B, P)."""
-    chart = _chart(x, KINDS[alpha], gamma, goal, edges)
+    chart = _chart(x, _kind(alpha), goal, edges, gamma, alpha=alpha)
     value = chart.fill()
     return value, chart.collect(value, chart.kind)
 
@@ -139,8 +146,30 @@ def smoothed_marginals_jvp(
     x: Tensor, tangent: Tensor, *, alpha: float, gamma: float, goal: Tensor, **edges: Tensor
 ) -> Tensor:
     """Its Hessian times the tangent: (B, P)."""
-    chart = _chart(x, KINDS[alpha], gamma, goal, edges, tangent=tangent)
+    chart = _chart(x, _kind(alpha), goal, edges, gamma, alpha=alpha, tangent=tangent)
     return chart.collect(chart.fill(), chart.kind)
+
+
+def smoothed_sample(x: Tensor, noise: Tensor, *, alpha: float, gamma: float, goal: Tensor, **edges: Tensor) -> Tensor:
+    """Members drawn by that walk with noise (B, S, K): (B, S, P)."""
+    chart = _chart(x, _kind(alpha), goal, edges, gamma, alpha=alpha)
+    graph, (B, S, K) = chart.graph, noise.shape
+    # Only where some node could ask for more is the goal, which may be on the device, looked at.
+    if graph.decisions.max(initial=0) > K and graph.decisions[goal.cpu().numpy()].max(initial=0) > K:
+        raise ValueError("`noise` should have a number for each decision a derivation can take.")
+    answer, size, stack = chart.fill(), x.shape[1], graph.stack()
+    out = chart.x.new_empty(B, S, size)
+    room = torch.empty(B * S, stack, dtype=torch.int32, device=x.device)
+    found = chart.x, chart.value, chart.peak, chart.level, chart.goal, answer, noise.contiguous(), room, out
+    numbers = B, S, K, size, stack, gamma, alpha - 1
+    double, longest = out.dtype == torch.float64, max((length for _, length in graph.up.sizes), default=1)
+    lanes = min(LANES, 1 << (max(longest, 1) - 1).bit_length())
+    constants = chart.kind, double, graph.parts.shape[1], graph.tails.shape[1], lanes, CELLS
+    launch(draw, (B * S,), (*found, graph.up.first, graph.parts, graph.tails, *numbers), constants, 1)
+    return out
+
+
+# --- the distribution exp⟨x, y⟩ ------------------------------------------------------------------------------------
 
 
 def log_partition(x: Tensor, **graph: Tensor) -> Tensor:
@@ -158,6 +187,11 @@ def marginals_jvp(x: Tensor, tangent: Tensor, **graph: Tensor) -> Tensor:
     return smoothed_marginals_jvp(x, tangent, alpha=1.0, gamma=1.0, **graph)
 
 
+def sample(x: Tensor, noise: Tensor, **graph: Tensor) -> Tensor:
+    """Members drawn with noise (B, S, K): (B, S, P)."""
+    return smoothed_sample(x, noise, alpha=1.0, gamma=1.0, **graph)
+
+
 # --- that distribution, given parts that must be used --------------------------------------------------------------
 
 
@@ -166,7 +200,7 @@ def _given(
 ) -> tuple[_Chart, Tensor]:
     """The filled chart, and the values: −inf where no member has all that is required."""
     needed = (required > 0).to(x.dtype)
-    chart = _chart(x, "softmax", 1.0, goal, edges, required=needed, **more)
+    chart = _chart(x, "softmax", goal, edges, required=needed, **more)
     value = chart.fill()
     lacks = (chart.at_goal(chart.met) < (required > 0).sum(1)) & ~value.isnan()
     return chart, value.masked_fill(lacks, -torch.inf)
@@ -199,11 +233,11 @@ def given_marginals_jvp(x: Tensor, required: Tensor, tangent: Tensor, *, goal: T
 
 def argmax(x: Tensor, *, goal: Tensor, **edges: Tensor) -> Tensor:
     """A best member, at each node by the first of equal edges: (B, P)."""
-    chart = _chart(x, "max", 1.0, goal, edges)
+    chart = _chart(x, "max", goal, edges)
     return chart.collect(chart.fill(), "max")
 
 
 def max_marginals(x: Tensor, *, goal: Tensor, **edges: Tensor) -> Tensor:
     """The score of the best member with the part, −inf if there is none: (B, P)."""
-    chart = _chart(x, "max", 1.0, goal, edges)
+    chart = _chart(x, "max", goal, edges)
     return chart.collect(chart.fill(), "best")

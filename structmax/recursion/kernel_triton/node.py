@@ -26,21 +26,35 @@ def edge_scores(
 
 
 @triton.jit
-def probabilities(b_s, b_peak, b_level, o_edge, b_scale, KIND: tl.constexpr):
-    """q of edges that score s, from what `ascend` has stored for their heads. What is −inf has none."""
+def probabilities(b_s, b_peak, b_level, o_edge, b_scale, b_e, KIND: tl.constexpr):
+    """q of edges that score s, from what `ascend` has stored for their heads. What is −inf has none.
+
+    With e = α − 1 and z = (s − peak)/γ it is [e (z − τ)]₊^(1/e); its limit at α = 1 is exp(z) over their sum.
+    """
     if KIND == "max":
         return tl.where(b_level == o_edge, tl.full(b_s.shape, 1.0, b_s.dtype), 0.0)
     elif KIND == "softmax":
         return tl.exp((b_s - b_peak) * b_scale) * b_level
     else:
-        b_q = (b_s - b_peak) * b_scale - b_level
-        return tl.where(b_q > 0, b_q, 0.0)
+        return raised((b_s - b_peak) * b_scale - b_level, b_e, KIND)
 
 
 @triton.jit
-def slopes(b_q, b_ds, b_centre, b_scale, KIND: tl.constexpr):
-    """The change of q when the scores of the edges change by ds: w (ds − Σ w ds / Σ w) / γ with w = q^(2−α)."""
-    if KIND == "softmax":
-        return tl.where(b_q > 0, b_q * (b_ds - b_centre) * b_scale, 0.0)
+def raised(b_above, b_e, KIND: tl.constexpr):
+    """[e (z − τ)]₊^(1/e) of z − τ."""
+    if KIND == "sparsemax":
+        return tl.where(b_above > 0, b_above, 0.0)
     else:
-        return tl.where(b_q > 0, (b_ds - b_centre) * b_scale, 0.0)
+        b_log = tl.log(tl.where(b_above > 0, b_e * b_above, 1.0))
+        return tl.where(b_above > 0, tl.exp(b_log / b_e), 0.0)
+
+
+@triton.jit
+def weights(b_q, b_e, KIND: tl.constexpr):
+    """How strongly q follows the score of its edge: q^(2−α) on the support."""
+    if KIND == "softmax":
+        return b_q
+    elif KIND == "sparsemax":
+        return tl.where(b_q > 0, tl.full(b_q.shape, 1.0, b_q.dtype), 0.0)
+    else:
+        return tl.where(b_q > 0, tl.exp(tl.log(tl.where(b_q > 0, b_q, 1.0)) * (1 - b_e)), 0.0)

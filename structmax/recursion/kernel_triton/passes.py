@@ -8,7 +8,7 @@ between levels.
 import triton
 import triton.language as tl
 
-from structmax.recursion.kernel_triton.node import edge_scores, probabilities, slopes
+from structmax.recursion.kernel_triton.node import edge_scores, probabilities, raised, weights
 
 # Newton's method for a sparse node never comes near this; it bounds a launch whatever the rounding does.
 MAX_STEPS = tl.constexpr(1000)
@@ -17,7 +17,7 @@ MAX_STEPS = tl.constexpr(1000)
 @triton.jit(do_not_specialize=["start", "stop", "programs", "groups"])
 def ascend(
     p_x, p_value, p_peak, p_level, p_required, p_met, p_tangent, p_d_value, p_centre,
-    p_first, p_parts, p_tails, p_levels, start, stop, programs, groups, B, gamma: tl.float64,
+    p_first, p_parts, p_tails, p_levels, start, stop, programs, groups, B, gamma: tl.float64, e: tl.float64,
     KIND: tl.constexpr, GIVEN: tl.constexpr, TANGENT: tl.constexpr, DOUBLE: tl.constexpr,
     PARTS: tl.constexpr, TAILS: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr, BATCH: tl.constexpr,
 ):  # fmt: skip
@@ -30,6 +30,7 @@ def ascend(
     WORK: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     b_gamma = tl.full((1, 1, 1), gamma, tl.float64).to(WORK)
     b_scale = 1 / b_gamma
+    b_e = tl.full((1, 1, 1), e, tl.float64).to(WORK)
     i_program = tl.program_id(0)
     o_batch = (i_program % groups).to(tl.int64) * BATCH + tl.arange(0, BATCH)[None, None, :]
     m_batch = o_batch < B
@@ -96,13 +97,14 @@ def ascend(
                 b_level = tl.where(m_none, 0.0, 1 / b_total)
                 tl.store(p_level + o_out, b_level, mask=m_out)
             else:
-                # τ from below, where the best alone has 1; in a pass that moves nothing, ⟨q, z⟩ is that of the τ kept
-                b_level = tl.full((ROWS, 1, BATCH), -1.0, WORK)
+                # Newton's method for τ from below, where the best alone has 1. In a pass that moves nothing, ⟨q, z⟩ is
+                # that of the τ kept.
+                b_level = tl.zeros((ROWS, 1, BATCH), WORK) - 1 / b_e
                 b_dot = tl.zeros((ROWS, 1, BATCH), WORK)
                 going = 1
                 steps = 0
                 while going > 0:
-                    b_size = tl.zeros((ROWS, 1, BATCH), WORK)
+                    b_slope = tl.zeros((ROWS, 1, BATCH), WORK)
                     b_mass = tl.zeros((ROWS, 1, BATCH), WORK)
                     b_dot = tl.zeros((ROWS, 1, BATCH), WORK)
                     for begin in range(0, most, EDGES):
@@ -114,16 +116,16 @@ def ascend(
                             p_x, p_value, p_parts, p_tails, o_edge, m_tile, o_batch, B, PARTS, TAILS, WORK
                         )
                         b_z = (tl.where(m_tile, b_s, float("-inf")) - b_base) * b_scale
-                        m_on = b_z > b_level
-                        b_z = tl.where(m_on, b_z, 0.0)
-                        b_size += tl.sum(m_on.to(WORK), 1, keep_dims=True)
-                        b_mass += tl.sum(b_z, 1, keep_dims=True)
-                        b_dot += tl.sum(tl.where(m_on, (b_z - b_level) * b_z, 0.0), 1, keep_dims=True)
-                    b_next = tl.where(b_size > 0, (b_mass - 1) / tl.where(b_size > 0, b_size, 1.0), b_level)
+                        b_q = raised(b_z - b_level, b_e, KIND)
+                        b_mass += tl.sum(b_q, 1, keep_dims=True)
+                        b_slope += tl.sum(weights(b_q, b_e, KIND), 1, keep_dims=True)
+                        b_dot += tl.sum(tl.where(b_q > 0, b_q * b_z, 0.0), 1, keep_dims=True)
+                    b_step = (b_mass - 1) / tl.where(b_slope > 0, b_slope, 1.0)
+                    b_next = tl.where(b_slope > 0, b_level + b_step, b_level)
                     steps += 1
                     going = tl.where(steps < MAX_STEPS, tl.max((b_next > b_level).to(tl.int32)), 0)
                     b_level = tl.maximum(b_level, b_next)
-                b_value = b_base + b_gamma * 0.5 * (1 + b_level + b_dot)
+                b_value = b_base + b_gamma * (b_level + 1 / b_e + b_e * b_dot) / (1 + b_e)
                 tl.store(p_level + o_out, b_level, mask=m_out)
             b_value = tl.where(m_none, float("-inf"), b_value)
             b_value = tl.where(b_broken > 0, float("nan"), b_value)
@@ -136,7 +138,7 @@ def ascend(
             if TANGENT:
                 b_mean = tl.zeros((ROWS, 1, BATCH), WORK)
                 b_sum = tl.zeros((ROWS, 1, BATCH), WORK)
-                b_size = tl.zeros((ROWS, 1, BATCH), WORK)
+                b_slope = tl.zeros((ROWS, 1, BATCH), WORK)
                 for begin in range(0, most, EDGES):
                     o_place = begin + tl.arange(0, EDGES)[None, :, None]
                     m_edge = o_place < o_count
@@ -144,7 +146,7 @@ def ascend(
                     m_tile = m_edge & m_batch
                     b_s = edge_scores(p_x, p_value, p_parts, p_tails, o_edge, m_tile, o_batch, B, PARTS, TAILS, WORK)
                     b_s = tl.where(m_tile, b_s, float("-inf"))
-                    b_q = probabilities(b_s, b_base, b_level, o_edge, b_scale, KIND)
+                    b_q = probabilities(b_s, b_base, b_level, o_edge, b_scale, b_e, KIND)
                     if GIVEN:
                         b_uses = edge_scores(
                             p_required, p_met, p_parts, p_tails, o_edge, m_tile, o_batch, B, PARTS, TAILS, WORK
@@ -156,12 +158,13 @@ def ascend(
                         p_tangent, p_d_value, p_parts, p_tails, o_edge, m_tile, o_batch, B, PARTS, TAILS, WORK
                     )
                     b_mean += tl.sum(tl.where(m_tile, b_q * b_ds, 0.0), 1, keep_dims=True)
-                    if KIND == "sparsemax":
-                        b_sum += tl.sum(b_ds, 1, keep_dims=True)
-                        b_size += tl.sum(m_tile.to(WORK), 1, keep_dims=True)
+                    if KIND != "softmax":
+                        b_weight = weights(b_q, b_e, KIND)
+                        b_sum += tl.sum(tl.where(m_tile, b_weight * b_ds, 0.0), 1, keep_dims=True)
+                        b_slope += tl.sum(tl.where(m_tile, b_weight, 0.0), 1, keep_dims=True)
                 tl.store(p_d_value + o_out, b_mean, mask=m_out)
-                if KIND == "sparsemax":
-                    b_mean = b_sum / tl.where(b_size > 0, b_size, 1.0)
+                if KIND != "softmax":
+                    b_mean = b_sum / tl.where(b_slope > 0, b_slope, 1.0)
                 tl.store(p_centre + o_out, b_mean, mask=m_out)
         # the next level reads what other threads have written
         tl.debug_barrier()
@@ -171,7 +174,7 @@ def ascend(
 def descend(
     p_x, p_value, p_peak, p_level, p_required, p_met, p_tangent, p_d_value, p_centre, p_expected, p_d_expected,
     p_goal, p_answer, p_out, p_first, p_edge, p_head, p_parts, p_tails, p_levels,
-    start, stop, programs, groups, B, size, gamma: tl.float64,
+    start, stop, programs, groups, B, size, gamma: tl.float64, e: tl.float64,
     KIND: tl.constexpr, GIVEN: tl.constexpr, TANGENT: tl.constexpr, DOUBLE: tl.constexpr,
     PARTS: tl.constexpr, TAILS: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr, BATCH: tl.constexpr,
     FINAL: tl.constexpr,
@@ -183,6 +186,7 @@ def descend(
     """
     WORK: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     b_scale = 1 / tl.full((1, 1, 1), gamma, tl.float64).to(WORK)
+    b_e = tl.full((1, 1, 1), e, tl.float64).to(WORK)
     i_program = tl.program_id(0)
     o_batch = (i_program % groups).to(tl.int64) * BATCH + tl.arange(0, BATCH)[None, None, :]
     m_batch = o_batch < B
@@ -229,7 +233,7 @@ def descend(
                     b_peak = b_s
                     if KIND != "max":
                         b_peak = tl.load(p_peak + o_head, mask=m_tile, other=0.0)
-                    b_q = probabilities(b_s, b_peak, b_level, o_edge, b_scale, KIND)
+                    b_q = probabilities(b_s, b_peak, b_level, o_edge, b_scale, b_e, KIND)
                     if GIVEN:
                         b_uses = edge_scores(
                             p_required, p_met, p_parts, p_tails, o_edge, m_tile, o_batch, B, PARTS, TAILS, WORK
@@ -244,7 +248,8 @@ def descend(
                         b_ds = edge_scores(
                             p_tangent, p_d_value, p_parts, p_tails, o_edge, m_on, o_batch, B, PARTS, TAILS, WORK
                         )
-                        b_change = b_d_expected * b_q + b_expected * slopes(b_q, b_ds, b_centre, b_scale, KIND)
+                        b_d_q = weights(b_q, b_e, KIND) * (b_ds - b_centre) * b_scale
+                        b_change = b_d_expected * b_q + b_expected * b_d_q
                         b_d_sum += tl.sum(tl.where(m_on, b_change, 0.0), 1, keep_dims=True)
 
             if FINAL:

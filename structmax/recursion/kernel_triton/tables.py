@@ -24,6 +24,8 @@ PROGRAMS = 132
 WIDE, NARROW = 32, 8
 # A level of no more tiles than this takes one program no longer than a launch does.
 THIN = 4
+# Choices of a derivation that are counted, far more than a draw can have numbers.
+MANY = 2**40
 
 
 class Launch(NamedTuple):
@@ -75,21 +77,30 @@ class Tables:
     down: Rows
     by_part: Rows
     nodes: int
+    # (V,), by the old numbers: how many choices a derivation of the node has at most
+    decisions: np.ndarray
+
+    def stack(self) -> int:
+        """Nodes that a depth-first walk leaves for later: T − 1 in each level on its way down, and T at its end."""
+        tails = self.tails.shape[1]
+        return max(tails - 1, 0) * len(self.up.sizes) + tails + 1
 
 
 def launches(sizes: list[tuple[int, int]], batch: int) -> list[Launch]:
     """Thin levels in a row are filled by one launch, every other level by one of its own."""
-    narrow = min(NARROW, _power(-(-batch // PROGRAMS)))
+    least = min(NARROW, _power(-(-batch // PROGRAMS)))
     found: list[Launch] = []
     start = 0
     while start < len(sizes):
         stop = start
-        while stop < len(sizes) and _is_thin(*sizes[stop], narrow):
+        while stop < len(sizes) and _is_thin(*sizes[stop], least):
             stop += 1
         alone = stop <= start + 1
         stop = max(stop, start + 1)
         rows, longest = (max(size[k] for size in sizes[start:stop]) for k in (0, 1))
-        tile = _tile(rows, longest, min(WIDE, _power(batch)) if alone else narrow)
+        # one program has as many instances as fit its tile beside a level, or so few that there is work for each
+        fitting = WIDE if alone else max(least, min(NARROW, TILE // (_power(rows) * _power(longest))))
+        tile = _tile(rows, longest, min(fitting, _power(batch)))
         programs = -(-rows // tile[0]) if alone else 1
         warps = min(8, max(1, tile[0] * tile[1] * tile[2] // PER_WARP))
         found.append(Launch(start, stop, programs, -(-batch // tile[2]), *tile, warps))
@@ -162,6 +173,7 @@ def _tables(edges: Hyperedges, size: int, device: torch.device) -> Tables:
         rows(down[0], levels[::-1], down[1]),
         rows(by_part[0], whole, by_part[1]),
         nodes,
+        _decisions(new_first, tails, levels)[place],
     )
 
 
@@ -190,3 +202,17 @@ def _depths(head: np.ndarray, tails: np.ndarray, nodes: int) -> np.ndarray:
         waiting[done] -= times
         ready, level = done[waiting[done] == 0], level + 1
     return depth
+
+
+def _decisions(first: np.ndarray, tails: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """For each node how many nodes with more than one edge a derivation of it has at most, and no more than MANY."""
+    degree = np.diff(first)
+    # one cell more, for tails that are none
+    most = np.zeros(len(degree) + 1, dtype=np.int64)
+    for start, stop in levels:
+        below = np.minimum(most[tails[first[start] : first[stop]]].sum(1), MANY)
+        derived = start + np.flatnonzero(degree[start:stop])
+        if derived.size:
+            most[derived] = np.maximum.reduceat(below, first[derived] - first[start])
+        most[start:stop] += degree[start:stop] > 1
+    return most[:-1]
