@@ -15,18 +15,23 @@ from torch import Tensor
 
 from structmax.numerics.kernel_triton import launch
 from structmax.recursion.edges import Hyperedges
+from structmax.recursion.kernel_triton.lists import list_best, unfold
 from structmax.recursion.kernel_triton.passes import ascend, descend
-from structmax.recursion.kernel_triton.tables import Rows, Tables, tables_of
+from structmax.recursion.kernel_triton.tables import Rows, Tables, combinations, power, tables_of
 from structmax.recursion.kernel_triton.walks import draw
 
-# Lanes of a walk, which have the edges of a node, and cells of its row that are written at once.
-LANES, CELLS = 128, 512
+# Lanes of a program of walks, for the edges of their nodes; walks it has at most, and cells of a row it writes at once.
+LANES, WALKS, CELLS = 512, 64, 16
+# Derivations a node may list: each takes a round over all candidates.
+MOST = 32
 
 
 def refuses(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | None:
     """Why these kernels cannot answer, or None."""
     if not 1 <= fields.get("alpha", 1.0) <= 2:
         return f"`alpha` should be between 1 and 2 there, but is {fields['alpha']}"
+    if name == "topk" and fields["k"] > MOST:
+        return f"`k` should be at most {MOST} there, but is {fields['k']}"
     return None
 
 
@@ -158,14 +163,15 @@ def smoothed_sample(x: Tensor, noise: Tensor, *, alpha: float, gamma: float, goa
     if graph.decisions.max(initial=0) > K and graph.decisions[goal.cpu().numpy()].max(initial=0) > K:
         raise ValueError("`noise` should have a number for each decision a derivation can take.")
     answer, size, stack = chart.fill(), x.shape[1], graph.stack()
-    out = chart.x.new_empty(B, S, size)
+    out = chart.x.new_zeros(B, S, size)
     room = torch.empty(B * S, stack, dtype=torch.int32, device=x.device)
     found = chart.x, chart.value, chart.peak, chart.level, chart.goal, answer, noise.contiguous(), room, out
-    numbers = B, S, K, size, stack, gamma, alpha - 1
-    double, longest = out.dtype == torch.float64, max((length for _, length in graph.up.sizes), default=1)
-    lanes = min(LANES, 1 << (max(longest, 1) - 1).bit_length())
-    constants = chart.kind, double, graph.parts.shape[1], graph.tails.shape[1], lanes, CELLS
-    launch(draw, (B * S,), (*found, graph.up.first, graph.parts, graph.tails, *numbers), constants, 1)
+    numbers = B, B * S, S, K, size, stack, gamma, alpha - 1
+    lanes = min(LANES, power(graph.up.longest()))
+    walks = min(LANES // lanes, WALKS, power(B * S))
+    shapes = graph.parts.shape[1], graph.tails.shape[1], walks, lanes, CELLS
+    arguments = (*found, graph.up.first, graph.parts, graph.tails, *numbers)
+    launch(draw, (-(-B * S // walks),), arguments, (chart.kind, out.dtype == torch.float64, *shapes))
     return out
 
 
@@ -241,3 +247,30 @@ def max_marginals(x: Tensor, *, goal: Tensor, **edges: Tensor) -> Tensor:
     """The score of the best member with the part, −inf if there is none: (B, P)."""
     chart = _chart(x, "max", goal, edges)
     return chart.collect(chart.fill(), "best")
+
+
+def topk(x: Tensor, *, k: int, goal: Tensor, **edges: Tensor) -> tuple[Tensor, Tensor]:
+    """The k best members, best first, and −inf and zeros past the last: (B, k), (B, k, P)."""
+    chart = _chart(x, "max", goal, edges)
+    # the lists leave out what is NaN: the best alone tells
+    broken, graph, (size, B) = chart.fill().isnan(), chart.graph, chart.x.shape
+    lists = chart.x.new_empty(graph.nodes, k, B)
+    back = torch.empty(lists.shape, dtype=torch.int32, device=x.device)
+    parts, tails = graph.parts.shape[1], graph.tails.shape[1]
+    ranks = combinations(k, tails, x.device)
+    arrays = chart.x, lists, back, ranks, graph.up.first, graph.parts, graph.tails, graph.up.levels
+    for it in graph.up.launches(B, len(ranks)):
+        # a program has one node at a time
+        programs = it.programs * it.rows if it.stop == it.start + 1 else 1
+        numbers = it.start, it.stop, programs, it.groups, B, k, len(ranks)
+        constants = chart.x.dtype == torch.float64, parts, tails, it.rows * it.edges, it.instances
+        launch(list_best, (programs * it.groups,), (*arrays, *numbers), constants, it.warps)
+    values = lists[chart.goal, :, torch.arange(B, device=x.device)].masked_fill(broken.unsqueeze(1), torch.nan)
+    out, stack = chart.x.new_zeros(B, k, size), graph.stack()
+    room = torch.empty(B * k, stack, dtype=torch.int64, device=x.device)
+    found = values, back, ranks, chart.goal, room, out, graph.up.first, graph.parts, graph.tails
+    walks = min(WALKS, power(B * k))
+    launch(
+        unfold, (-(-B * k // walks),), (*found, B, B * k, k, len(ranks), size, stack), (parts, tails, walks, CELLS), 1
+    )
+    return values, out

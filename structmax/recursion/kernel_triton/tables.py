@@ -5,6 +5,8 @@ each other. Going up, a row is a node with its own edges. Going down, it is a no
 at last a part with the edges that use it: what a row collects it collects itself, in one order, without atomics.
 """
 
+import functools
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -56,12 +58,16 @@ class Rows:
     levels: Tensor
     # of each level, how many rows it has, and how long the longest list is
     sizes: list[tuple[int, int]]
-    known: dict[int, list[Launch]] = field(default_factory=dict)
+    known: dict[tuple[int, int], list[Launch]] = field(default_factory=dict)
 
-    def launches(self, batch: int) -> list[Launch]:
-        if batch not in self.known:
-            self.known[batch] = launches(self.sizes, batch)
-        return self.known[batch]
+    def launches(self, batch: int, times: int = 1) -> list[Launch]:
+        """For lists in which each edge stands so many times."""
+        if (batch, times) not in self.known:
+            self.known[batch, times] = launches([(rows, longest * times) for rows, longest in self.sizes], batch)
+        return self.known[batch, times]
+
+    def longest(self) -> int:
+        return max((length for _, length in self.sizes), default=0)
 
 
 @dataclass
@@ -88,7 +94,7 @@ class Tables:
 
 def launches(sizes: list[tuple[int, int]], batch: int) -> list[Launch]:
     """Thin levels in a row are filled by one launch, every other level by one of its own."""
-    least = min(NARROW, _power(-(-batch // PROGRAMS)))
+    least = min(NARROW, power(-(-batch // PROGRAMS)))
     found: list[Launch] = []
     start = 0
     while start < len(sizes):
@@ -99,8 +105,8 @@ def launches(sizes: list[tuple[int, int]], batch: int) -> list[Launch]:
         stop = max(stop, start + 1)
         rows, longest = (max(size[k] for size in sizes[start:stop]) for k in (0, 1))
         # one program has as many instances as fit its tile beside a level, or so few that there is work for each
-        fitting = WIDE if alone else max(least, min(NARROW, TILE // (_power(rows) * _power(longest))))
-        tile = _tile(rows, longest, min(fitting, _power(batch)))
+        fitting = WIDE if alone else max(least, min(NARROW, TILE // (power(rows) * power(longest))))
+        tile = _tile(rows, longest, min(fitting, power(batch)))
         programs = -(-rows // tile[0]) if alone else 1
         warps = min(8, max(1, tile[0] * tile[1] * tile[2] // PER_WARP))
         found.append(Launch(start, stop, programs, -(-batch // tile[2]), *tile, warps))
@@ -115,11 +121,11 @@ def _is_thin(rows: int, longest: int, instances: int) -> bool:
 
 def _tile(rows: int, longest: int, instances: int) -> tuple[int, int, int]:
     """Rows, edges and instances of a tile: powers of two, as few as there are and no more than it holds."""
-    edges = min(_power(longest), TILE // instances)
-    return min(_power(rows), TILE // (instances * edges)), edges, instances
+    edges = min(power(longest), TILE // instances)
+    return min(power(rows), TILE // (instances * edges)), edges, instances
 
 
-def _power(count: int) -> int:
+def power(count: int) -> int:
     """The least power of two that is no less."""
     return 1 << (max(1, count) - 1).bit_length()
 
@@ -216,3 +222,13 @@ def _decisions(first: np.ndarray, tails: np.ndarray, levels: np.ndarray) -> np.n
             most[derived] = np.maximum.reduceat(below, first[derived] - first[start])
         most[start:stop] += degree[start:stop] > 1
     return most[:-1]
+
+
+@functools.lru_cache(maxsize=32)
+def combinations(k: int, tails: int, device: torch.device) -> Tensor:
+    """The ranks (C, T) that a derivation among the k best can have at its tails: Π (1 + rank) ≤ k."""
+    found: list[tuple[int, ...]] = [()]
+    for _ in range(tails):
+        found = [(*ranks, rank) for ranks in found for rank in range(k // math.prod(1 + r for r in ranks))]
+    with outside_transforms():
+        return torch.tensor(found, dtype=torch.int32, device=device).reshape(len(found), tails)
