@@ -42,6 +42,7 @@ ENGINES = {
 # The functions of the support of any sparse map.
 SUPPORT = "structmax.structures.sparse_support"
 HALF = (torch.float16, torch.bfloat16)
+Source = Callable[[str], Callable[..., Any] | None]
 
 
 class Refusal(NotImplementedError):
@@ -127,16 +128,15 @@ def _by_oracle(room: str, backend: str) -> Callable[..., Any] | None:
     return functools.partial(active_set.sparsemap, argmax, is_feasible if topk or log_partition else None)
 
 
-Source = Callable[[str], Callable[..., Any] | None]
-
-
 def _sources(room: str, name: str, backend: str) -> Iterator[tuple[str, Any, Source]]:
     """Where a function may come from, and how: the room's own file first, then what its reference implies."""
     own, reference = holder(room, backend), holder(room, "reference")
     _notice(room, own)
     yield _spoken_file(own), own, lambda name: getattr(own, name, None)
-    # What the reference has itself it does not leave to an engine, nor on a GPU what it names as fastest in torch.
-    kept = hasattr(reference, name) or (backend == "triton" and name in getattr(reference, "ON_DEVICE", ()))
+    # What the reference has itself it leaves to no engine; nor to that of a GPU, which prepares tables of the edges,
+    # what it names as fastest in torch, or edges that serve one batch alone.
+    unpaid = getattr(reference, "EDGES_OF_VALUES", False) or name in getattr(reference, "ON_DEVICE", ())
+    kept = hasattr(reference, name) or (backend == "triton" and unpaid)
     if hasattr(reference, "recursion"):
         for engine in () if kept else map(_file, ENGINES[backend]):
             yield _spoken_file(engine), engine, functools.partial(_from_engine, room, reference, engine)

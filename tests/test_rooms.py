@@ -395,6 +395,8 @@ def answers_on_cuda(structure, name):
         (structmax.Bits, "log_partition_and_marginals", ("reference", "bits/reference")),
         (structmax.Simplex, "sample", ("reference", "simplex/reference")),
         (structmax.Simplex, "marginals", ("triton", "simplex/kernel_triton")),
+        # edges that are new for each batch
+        (structmax.CTC, "max_marginals", ("numba", "recursion/kernel_numba")),
         # what the engine does not have
         (structmax.Lattice, "sample_without_replacement", ("numba", "recursion/kernel_numba")),
     ],

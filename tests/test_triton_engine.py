@@ -195,6 +195,12 @@ def test_a_level_with_work_for_the_machine_is_a_launch_of_its_own():
     assert all(it.rows * it.edges * it.instances <= tables.TILE for it in found)
 
 
+def test_levels_of_other_shapes_are_other_launches():
+    """A tile as high as the one and as wide as the other would make each of many tiles."""
+    found = tables.launches([(5000, 1)] * 3 + [(30, 100)] * 20, 32)
+    assert [(it.start, it.stop) for it in found] == [(0, 3), (3, 23)]
+
+
 def test_tables_live_as_long_as_the_edges():
     case = Case(4)
     device = torch.device("cpu")

@@ -110,7 +110,7 @@ class _Chart:
         given, moving, double = self.required is not None, self.tangent is not None, self.x.dtype == torch.float64
         shared = (kind or self.kind, given, moving, double, graph.parts.shape[1], graph.tails.shape[1])
         for it in rows.launches(B):
-            numbers = (it.start, it.stop, it.programs, it.groups, B, *sizes, self.gamma, self.alpha - 1)
+            numbers = (it.start, it.stop, it.programs, it.groups, B, *sizes, self.gamma, float(self.alpha) - 1)
             constants = (*shared, it.rows, it.edges, it.instances, *last)
             launch(kernel, (it.programs * it.groups,), (*arrays, *numbers), constants, it.warps)
 
@@ -123,7 +123,7 @@ def _inner(x: Tensor) -> Tensor:
 def _chart(x: Tensor, kind: str, goal: Tensor, edges: dict[str, Tensor], gamma: float = 1.0, **more: Any) -> _Chart:
     graph = tables_of(Hyperedges(**edges), x.shape[1], x.device)
     more = {name: _inner(value) if isinstance(value, Tensor) else value for name, value in more.items()}
-    return _Chart(graph, graph.place[goal.to(x.device)], _inner(x), kind, gamma, **more)
+    return _Chart(graph, graph.place[goal.to(x.device)], _inner(x), kind, float(gamma), **more)
 
 
 def _kind(alpha: float) -> str:
@@ -166,7 +166,7 @@ def smoothed_sample(x: Tensor, noise: Tensor, *, alpha: float, gamma: float, goa
     out = chart.x.new_zeros(B, S, size)
     room = torch.empty(B * S, stack, dtype=torch.int32, device=x.device)
     found = chart.x, chart.value, chart.peak, chart.level, chart.goal, answer, noise.contiguous(), room, out
-    numbers = B, B * S, S, K, size, stack, gamma, alpha - 1
+    numbers = B, B * S, S, K, size, stack, chart.gamma, float(alpha) - 1
     lanes = min(LANES, power(graph.up.longest()))
     walks = min(LANES // lanes, WALKS, power(B * S))
     shapes = graph.parts.shape[1], graph.tails.shape[1], walks, lanes, CELLS

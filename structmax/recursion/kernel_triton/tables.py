@@ -98,12 +98,8 @@ def launches(sizes: list[tuple[int, int]], batch: int) -> list[Launch]:
     found: list[Launch] = []
     start = 0
     while start < len(sizes):
-        stop = start
-        while stop < len(sizes) and _is_thin(*sizes[stop], least):
-            stop += 1
-        alone = stop <= start + 1
-        stop = max(stop, start + 1)
-        rows, longest = (max(size[k] for size in sizes[start:stop]) for k in (0, 1))
+        stop, (rows, longest) = _thin(sizes, start, least)
+        alone = stop == start + 1
         # one program has as many instances as fit its tile beside a level, or so few that there is work for each
         fitting = WIDE if alone else max(least, min(NARROW, TILE // (power(rows) * power(longest))))
         tile = _tile(rows, longest, min(fitting, power(batch)))
@@ -114,9 +110,18 @@ def launches(sizes: list[tuple[int, int]], batch: int) -> list[Launch]:
     return found
 
 
-def _is_thin(rows: int, longest: int, instances: int) -> bool:
-    tile = _tile(rows, longest, instances)
-    return -(-rows // tile[0]) * -(-longest // tile[1]) <= THIN
+def _thin(sizes: list[tuple[int, int]], start: int, instances: int) -> tuple[int, tuple[int, int]]:
+    """Where the levels from `start` on end that have few tiles of one shape each, or the next one; and their most."""
+    most, stop, shape = sizes[start], start + 1, (0, 0, 0)
+    while stop < len(sizes):
+        more = max(most[0], sizes[stop][0]), max(most[1], sizes[stop][1])
+        tile = _tile(*more, instances)
+        # another shape is another number of tiles for all
+        for rows, longest in sizes[start if tile != shape else stop : stop + 1]:
+            if -(-rows // tile[0]) * -(-longest // tile[1]) > THIN:
+                return stop, most
+        most, stop, shape = more, stop + 1, tile
+    return stop, most
 
 
 def _tile(rows: int, longest: int, instances: int) -> tuple[int, int, int]:
