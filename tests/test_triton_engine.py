@@ -36,6 +36,8 @@ QUESTIONS = [
             ("smoothed_and_marginals", ()),
             ("smoothed_marginals_jvp", ("tangent",)),
             ("smoothed_sample", ("noise",)),
+            ("smoothed_log_prob", ("y",)),
+            ("smoothed_log_prob_pullback", ("y", "d_value")),
         )
         for alpha, gamma in ((1.0, 0.4), (1.3, 2.0), (2.0, 0.7))
     ),
@@ -56,16 +58,18 @@ def ask(module, case, question, device="cpu", x=None):
         "tangent": tangent if module is kernel_triton else tangent.nan_to_num(),
         "required": required,
     }
+    if "y" in tensors:
+        # walks, of which the last instance's is none
+        given["y"] = reference_walks.smoothed_sample(case.x, noise=NOISE[:, :1], **numbers, **case.graph)[:, 0]
+        given["y"][2, 0] += 1
+        given["d_value"] = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
     graph = case.graph | {"goal": case.goal.to(device)}
-    out = getattr(module, name)(x.to(device), *(given[t].to(device, x.dtype) for t in tensors), **numbers, **graph)
+    out = getattr(module, name)(x.to(device), **{t: given[t].to(device, x.dtype) for t in tensors}, **numbers, **graph)
     return [t.cpu() for t in ((out,) if isinstance(out, torch.Tensor) else out)]
 
 
 def expected(case, question):
-    name, _, numbers = question
-    if name in ("sample", "smoothed_sample"):
-        return [getattr(reference_walks, name)(case.x, noise=NOISE, **numbers, **case.graph)]
-    return ask(reference, case, question)
+    return ask(reference_walks if "sample" in question[0] else reference, case, question)
 
 
 @pytest.fixture

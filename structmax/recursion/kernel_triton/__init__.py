@@ -15,6 +15,7 @@ from torch import Tensor
 
 from structmax.numerics.kernel_triton import launch
 from structmax.recursion.edges import Hyperedges
+from structmax.recursion.kernel_triton.given_walks import attribute, visit
 from structmax.recursion.kernel_triton.lists import list_best, unfold
 from structmax.recursion.kernel_triton.passes import ascend, descend
 from structmax.recursion.kernel_triton.tables import Rows, Tables, combinations, power, tables_of
@@ -173,6 +174,67 @@ def smoothed_sample(x: Tensor, noise: Tensor, *, alpha: float, gamma: float, goa
     arguments = (*found, graph.up.first, graph.parts, graph.tails, *numbers)
     launch(draw, (-(-B * S // walks),), arguments, (chart.kind, out.dtype == torch.float64, *shapes))
     return out
+
+
+class _Walk:
+    """The walks that yield y (B, P): their log-probabilities, and what their gradient is made of."""
+
+    def __init__(self, x: Tensor, y: Tensor, alpha: float, gamma: float, goal: Tensor, edges: dict[str, Tensor]):
+        self.chart = chart = _chart(x, _kind(alpha), goal, edges, gamma, alpha=alpha)
+        answer, y = chart.fill(), _inner(y)
+        # 1 for each part that may be used
+        worth = torch.where((y > 0) & (chart.x > -torch.inf), 1.0, -torch.inf).to(chart.x.dtype)
+        parse = _Chart(chart.graph, chart.goal, worth, "max", 1.0)
+        covered = parse.fill()
+        users = _inner(parse.collect(covered, "alive"))
+        visits, rest, log, mass, total = chart.x.new_empty(5, chart.graph.nodes, y.shape[1]).unbind(0)
+        best = torch.empty(visits.shape, dtype=torch.int32, device=x.device)
+        self.found = (chart.x, chart.value, chart.peak, chart.level, worth, parse.value, users, y, visits, best, rest)
+        self.sums = mass, total
+        own = (chart.goal, chart.graph.up.first)
+        self._launch(visit, chart.graph.down, (*self.found, log, mass, total, *own), (), ())
+        counts = self._collect(False)
+        possible = (counts == y.t()).all(1) & (covered > -torch.inf) & (answer > -torch.inf)
+        # NaN stays, and what no walk visits may hold anything
+        log = torch.where(visits > 0, log, 0.0).sum(0)
+        self.log_prob = torch.where(possible, log, -torch.inf).masked_fill(answer.isnan(), torch.nan)
+
+    def gradient(self, d_value: Tensor) -> Tensor:
+        """Of the log-probabilities for the scores, times d_value (B,); 0 where there is none."""
+        out = self._collect(True) * d_value.unsqueeze(1)
+        out = out.masked_fill(self.log_prob.unsqueeze(1) == -torch.inf, 0.0)
+        return out.masked_fill(self.log_prob.isnan().unsqueeze(1), torch.nan)
+
+    def _collect(self, gradient: bool) -> Tensor:
+        """How often the parts are used, or the gradient for them: (B, P)."""
+        chart, graph = self.chart, self.chart.graph
+        size, B = chart.x.shape
+        out, passed = chart.x.new_empty(B, size), chart.x.new_empty(graph.nodes, B)
+        arrays = (*self.found, *self.sums, passed, out)
+        for rows in (graph.down, graph.by_part) if gradient else (graph.by_part,):
+            self._launch(attribute, rows, arrays, (gradient, rows is graph.by_part), (size,))
+        return out
+
+    def _launch(self, kernel: Any, rows: Rows, arrays: Any, last: tuple[Any, ...], sizes: tuple[int, ...]) -> None:
+        chart, graph, B = self.chart, self.chart.graph, self.chart.x.shape[1]
+        lists = (rows.first, rows.edge, rows.head, graph.parts, graph.tails, rows.levels)
+        shared = chart.kind, chart.x.dtype == torch.float64, graph.parts.shape[1], graph.tails.shape[1]
+        for it in rows.launches(B):
+            numbers = it.start, it.stop, it.programs, it.groups, B, *sizes, chart.gamma, float(chart.alpha) - 1
+            constants = (*shared, it.rows, it.edges, it.instances, *last)
+            launch(kernel, (it.programs * it.groups,), (*arrays, *lists, *numbers), constants, it.warps)
+
+
+def smoothed_log_prob(x: Tensor, y: Tensor, *, alpha: float, gamma: float, goal: Tensor, **edges: Tensor) -> Tensor:
+    """The log-probability that the walk yields the member y (B, P), −inf if it cannot: (B,)."""
+    return _Walk(x, y, alpha, gamma, goal, edges).log_prob
+
+
+def smoothed_log_prob_pullback(
+    x: Tensor, y: Tensor, d_value: Tensor, *, alpha: float, gamma: float, goal: Tensor, **edges: Tensor
+) -> Tensor:
+    """Its gradient for x, times d_value (B,); 0 where the walk cannot yield y: (B, P)."""
+    return _Walk(x, y, alpha, gamma, goal, edges).gradient(d_value)
 
 
 # --- the distribution exp⟨x, y⟩ ------------------------------------------------------------------------------------

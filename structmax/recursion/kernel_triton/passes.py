@@ -182,7 +182,8 @@ def descend(
     """The expected uses of the nodes of some levels, and their change along the tangent; FINAL: of the parts.
 
     A node collects E(head) q(e) from the edges that build on it. KIND "best": it collects the best way from it up to
-    the goal instead, and a part the score of the best derivation that has it.
+    the goal instead, and a part the score of the best derivation that has it. KIND "alive": whether some derivation has
+    the node, and how many edges with the part are on one.
     """
     WORK: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     b_scale = 1 / tl.full((1, 1, 1), gamma, tl.float64).to(WORK)
@@ -228,6 +229,12 @@ def descend(
                     m_tile = m_tile & (b_through > float("-inf"))
                     b_through = tl.where(m_tile, b_through - b_own, float("-inf"))
                     b_sum = tl.maximum(b_sum, tl.max(b_through, 1, keep_dims=True))
+                elif KIND == "alive":
+                    b_alive = (m_tile & (b_s > float("-inf"))).to(WORK)
+                    if FINAL:
+                        b_sum += tl.sum(b_alive, 1, keep_dims=True)
+                    else:
+                        b_sum = tl.maximum(b_sum, tl.max(b_alive, 1, keep_dims=True))
                 else:
                     b_level = tl.load(p_level + o_head, mask=m_tile, other=0)
                     b_peak = b_s
