@@ -14,13 +14,13 @@ import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from structmax import check
-from structmax.contract import RETURNS, AbstractStructure, by_autograd, outside_transforms
+from structmax.contract import RETURNS, AbstractStructure, by_autograd
 from structmax.loading import loading
 from structmax.numerics import active_set
 from structmax.recursion.edges import by_recursion
@@ -35,12 +35,14 @@ DEVICES = {"triton": "cuda", "numba": "cpu"}
 BESIDE = ("recursion", "pack", "unpack", "examples", "refuses")
 # The engines for any hypergraph.
 ENGINES = {
+    "triton": ("structmax.recursion.kernel_triton",),
     "numba": ("structmax.recursion.kernel_numba",),
     "reference": ("structmax.recursion.reference", "structmax.recursion.reference_walks"),
 }
 # The functions of the support of any sparse map.
 SUPPORT = "structmax.structures.sparse_support"
 HALF = (torch.float16, torch.bfloat16)
+Source = Callable[[str], Callable[..., Any] | None]
 
 
 class Refusal(NotImplementedError):
@@ -83,19 +85,31 @@ def holder(room: str, backend: str) -> Any:
     return AbstractStructure.registry.get(room) if found is None and backend == "reference" else found
 
 
+class Found(NamedTuple):
+    """A function that answers, the file it is in, and the function there that says which arguments it does not take."""
+
+    function: Callable[..., Any] | None
+    home: str
+    refuses: Callable[..., str | None] | None = None
+
+
 def function(room: str, name: str, backend: str) -> Callable[..., Any] | None:
     """The room's function of that name, or one made of its other functions; None if it has neither."""
-    return found(room, name, backend)[0]
+    return found(room, name, backend).function
 
 
-def found(room: str, name: str, backend: str) -> tuple[Callable[..., Any] | None, str]:
-    """The same, and the file it is in."""
-    for home, source in _sources(room, backend):
-        answer = source(name) or _composed(source, name)
-        if answer:
-            return answer, home
-    by_search = name == "sparsemap" and backend != "triton"
-    return _by_oracle(room, backend) if by_search else None, "numerics/active_set"
+def found(room: str, name: str, backend: str) -> Found:
+    """The same, with the file it is in."""
+    return next(_found(room, name, backend), Found(None, ""))
+
+
+def _found(room: str, name: str, backend: str) -> Iterator[Found]:
+    """All that answers on this backend, in the order in which it is asked."""
+    for home, holder, source in _sources(room, name, backend):
+        if answer := source(name) or _composed(source, name):
+            yield Found(answer, home, getattr(holder, "refuses", None))
+    if name == "sparsemap" and backend != "triton" and (answer := _by_oracle(room, backend)):
+        yield Found(answer, "numerics/active_set")
 
 
 def _by_oracle(room: str, backend: str) -> Callable[..., Any] | None:
@@ -114,18 +128,21 @@ def _by_oracle(room: str, backend: str) -> Callable[..., Any] | None:
     return functools.partial(active_set.sparsemap, argmax, is_feasible if topk or log_partition else None)
 
 
-def _sources(room: str, backend: str) -> Iterator[tuple[str, Callable[[str], Callable[..., Any] | None]]]:
+def _sources(room: str, name: str, backend: str) -> Iterator[tuple[str, Any, Source]]:
     """Where a function may come from, and how: the room's own file first, then what its reference implies."""
     own, reference = holder(room, backend), holder(room, "reference")
     _notice(room, own)
-    yield _spoken_file(own), lambda name: getattr(own, name, None)
+    yield _spoken_file(own), own, lambda name: getattr(own, name, None)
+    # What the reference has itself it leaves to no engine; nor to that of a GPU, which prepares tables of the edges,
+    # what it names as fastest in torch, or edges that serve one batch alone.
+    unpaid = getattr(reference, "EDGES_OF_VALUES", False) or name in getattr(reference, "ON_DEVICE", ())
+    kept = hasattr(reference, name) or (backend == "triton" and unpaid)
     if hasattr(reference, "recursion"):
-        for module in ENGINES.get(backend, ()):
-            engine = _file(module)
-            yield _spoken_file(engine), functools.partial(_from_engine, room, reference, engine)
+        for engine in () if kept else map(_file, ENGINES[backend]):
+            yield _spoken_file(engine), engine, functools.partial(_from_engine, room, reference, engine)
     elif backend == "reference" and hasattr(reference, "log_partition"):
         derived = {"log_partition": reference.log_partition, **by_autograd(reference.log_partition)}
-        yield f"{_spoken_file(reference)}, by autograd", derived.get
+        yield f"{_spoken_file(reference)}, by autograd", None, derived.get
 
 
 def _spoken_file(holder: Any) -> str:
@@ -171,7 +188,7 @@ def _from_engine(room: str, reference: Any, engine: Any, name: str) -> Callable[
     return by_recursion(_spoken(room), reference, name, answer) if answer else None
 
 
-def _composed(source: Callable[[str], Callable[..., Any] | None], name: str) -> Callable[..., Any] | None:
+def _composed(source: Source, name: str) -> Callable[..., Any] | None:
     """Value and marginals together from the two apart, or the marginals from both."""
     if name == "marginals" and (both := source("log_partition_and_marginals")):
         return Rest(both)
@@ -285,8 +302,10 @@ class Plan:
     # how many part tensors the room has, and the backend that was asked for
     parts: int
     asked: str
-    # the backend that runs
+    # the backend that runs, which of the answers it has, and the file that one is in
     backend: str
+    rank: int
+    home: str
     function: Callable[..., Any]
     # whether it computes on the host for scores on a GPU
     fetches: bool
@@ -300,6 +319,8 @@ class Plan:
     skipped: int
     # The dtypes it has run in before, so that what it compiles or loads is there.
     loaded: set[torch.dtype] = field(default_factory=set)
+    # what answers where this refuses, once it has been looked for
+    after: "Plan | None" = None
 
 
 def plan(room: str, name: str, device: str, parts: int, backend: str) -> Plan:
@@ -308,36 +329,44 @@ def plan(room: str, name: str, device: str, parts: int, backend: str) -> Plan:
     if key not in known:
         with loading():
             chosen = choose(room, name, device, backend)
-            found = function(room, name, chosen)
-        assert found is not None
-        in_dtype = tuple(not kind.startswith("state") and ":" not in kind for kind in kinds(room, name, parts))
-        fetches = device == "cuda" and chosen == "numba"
-        widens = name not in getattr(holder(room, chosen), "READS_HALF", ())
-        refuses = getattr(holder(room, chosen), "refuses", None)
-        called, skipped = (found.whole, 1) if isinstance(found, Rest) else (found, 0)
-        known[key] = Plan(room, name, parts, backend, chosen, called, fetches, widens, refuses, in_dtype, skipped)
+            known[key] = _plan(room, name, device, parts, backend, chosen, 0)
     return known[key]
 
 
+def _plan(room: str, name: str, device: str, parts: int, asked: str, chosen: str, rank: int) -> Plan:
+    """The plan for the answer of that rank among those of the chosen backend."""
+    called, home, refuses = list(_found(room, name, chosen))[rank]
+    assert called is not None
+    in_dtype = tuple(not kind.startswith("state") and ":" not in kind for kind in kinds(room, name, parts))
+    fetches = device == "cuda" and chosen == "numba"
+    widens = rank > 0 or name not in getattr(holder(room, chosen), "READS_HALF", ())
+    called, skipped = (called.whole, 1) if isinstance(called, Rest) else (called, 0)
+    return Plan(room, name, parts, asked, chosen, rank, home, called, fetches, widens, refuses, in_dtype, skipped)
+
+
 def second_choice(first: Plan, tensors: Sequence[Tensor], fields: dict[str, Any]) -> Plan:
-    """The plan itself, or that of the next backend where the kernel refuses these arguments."""
-    assert first.refuses is not None
-    reason = first.refuses(first.name, tensors, fields)
-    if reason is None:
+    """The plan itself, or that of what answers next where the kernel refuses these arguments."""
+    if first.refuses is None or (reason := first.refuses(first.name, tensors, fields)) is None:
         return first
-    spoken, device = _spoken(first.room), tensors[0].device.type
+    if first.after is None:
+        with loading():
+            first.after = _after(first, tensors[0].device.type, reason)
+        spoken = f"{_spoken(first.room)}.{first.name}"
+        log.info("%s runs on %s: %s refuses, %s", spoken, first.after.home, first.home, reason)
+    return second_choice(first.after, tensors, fields)
+
+
+def _after(first: Plan, device: str, reason: str) -> Plan:
+    """An engine of the same backend, if it was the room's own kernel that refused, or the next backend."""
+    room, name, same = first.room, first.name, (device, first.parts, first.asked)
+    if len(list(_found(room, name, first.backend))) > first.rank + 1:
+        return _plan(room, name, *same, first.backend, first.rank + 1)
     if first.asked != "auto":
-        raise Refusal(f"{spoken} does not support `{first.name}` with backend={first.asked!r}: {reason}.")
+        raise Refusal(f"{_spoken(room)} does not support `{name}` with backend={first.asked!r}: {reason}.")
     rest = list(BACKENDS)[list(BACKENDS).index(first.backend) + 1 :]
-    reasons = explain(first.room, first.name, device)
-    other = next(b for b in rest if reasons[b] is None and at_home(first.room, first.name, b, device))
-    _log_once(spoken, first.name, other, first.backend, reason)
-    return plan(first.room, first.name, device, first.parts, other)
-
-
-@functools.cache
-def _log_once(room: str, name: str, other: str, backend: str, reason: str) -> None:
-    log.info("%s.%s runs on %s: %s refuses, %s", room, name, other, backend, reason)
+    reasons = explain(room, name, device)
+    other = next(b for b in rest if reasons[b] is None and at_home(room, name, b, device))
+    return _plan(room, name, *same, other, 0)
 
 
 def kinds(room: str, name: str, parts: int) -> tuple[str, ...]:
@@ -349,18 +378,7 @@ def kinds(room: str, name: str, parts: int) -> tuple[str, ...]:
 def noise_size(room: str, tensors: Sequence[Tensor], fields: dict[str, Any]) -> int:
     """How many random numbers a draw takes, for a structure that does not say it: counted in its recursion."""
     reference = holder(room, "reference")
-    if not hasattr(reference, "recursion"):
-        return 1
-    hidden = (isinstance(t, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(t) for t in fields.values())
-    if any(hidden):
-        raise ValueError(
-            f"{_spoken(room)} should have a method `noise_size(scores)` when a transform maps over its fields, "
-            "since its recursion cannot be read there."
-        )
-    with outside_transforms():
-        # like the scores, and of no transform
-        scores = tuple(torch.zeros(t.shape, dtype=t.dtype, device=t.device) for t in tensors)
-        return of_recursion(_spoken(room), reference, scores, fields)
+    return of_recursion(_spoken(room), reference, tensors, fields) if hasattr(reference, "recursion") else 1
 
 
 # as torch.compiler.disable marks it

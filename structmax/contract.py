@@ -29,8 +29,10 @@ compiled code computes all of them (`by_recursion`); a kernel of the same name i
 `log_partition` alone, written in differentiable torch, supplies `marginals` and `marginals_jvp` (`by_autograd`). A
 reference may offer `examples(scores)`, calls (name, tensors, fields) of all its functions, which `warm_up` compiles.
 `sparsemap` needs only `argmax`; a kernel of that name has the loop inside. For scores on a GPU `kernel_triton` comes
-first, then the kernels of the CPU with the copies there and back, then the reference. Functions of the reference that
-are faster on a GPU than the copies are named in its `ON_DEVICE`.
+first, then the engine for any recursion, then the kernels of the CPU with the copies there and back, then the
+reference. Functions of the reference that are faster on a GPU than these are named in its `ON_DEVICE`. The engine
+prepares tables of the edges once: a recursion returns the same edges for the same sizes, or its reference says by
+`EDGES_OF_VALUES` that they depend on the values of fields, and the engine leaves it alone.
 """
 
 import copy

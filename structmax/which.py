@@ -38,7 +38,7 @@ def which(scores: Any, structure: AbstractStructure) -> dict[str, str]:
             faster = list(reasons)[: list(reasons).index(able[0])]
             against = [f"{backend}: {reasons[backend]}" for backend in faster if DEVICES[backend] == device]
             where = " on the host" if DEVICES.get(able[0], device) != device else ""
-            answers[name] = f"{able[0]}{where} ({'; '.join([found(room, name, able[0])[1], *against])})"
+            answers[name] = f"{able[0]}{where} ({'; '.join([found(room, name, able[0]).home, *against])})"
         elif why := intractable(room, name):
             answers[name] = f"refused, as `{said[why]}` is" if why in said else f"refused: {why}"
             said.setdefault(why, name)

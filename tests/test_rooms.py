@@ -3,7 +3,9 @@
 import dataclasses
 import gc
 import importlib
+import logging
 import re
+import textwrap
 import warnings
 
 import coins
@@ -11,7 +13,7 @@ import pytest
 import torch
 
 import structmax
-from structmax import testing
+from structmax import backends, testing
 from structmax.recursion import Hyperedges, Recursion, checks
 
 
@@ -373,6 +375,81 @@ def test_which_names_the_file_that_answers():
     assert answers["argmax"] == "reference (Coin; numba: coins has no kernel_numba.py)"
     assert answers["marginals"] == "reference (Coin, by autograd; numba: coins has no kernel_numba.py)"
     assert answers["sparsemap"] == "reference (numerics/active_set; numba: coins has no kernel_numba.py)"
+
+
+def answers_on_cuda(structure, name):
+    backend = backends.choose(structure.room, name, "cuda", "auto")
+    return backend, backends.found(structure.room, name, backend).home
+
+
+@pytest.mark.parametrize(
+    ("structure", "name", "answer"),
+    [
+        # structures by recursion that have no kernel of their own for CUDA, a user's among them
+        (structmax.Hypergraph, "marginals", ("triton", "recursion/kernel_triton")),
+        (structmax.Lattice, "topk", ("triton", "recursion/kernel_triton")),
+        (structmax.Subset, "log_partition", ("triton", "recursion/kernel_triton")),
+        # what their references say is fastest in torch, also where it is made of two functions
+        (structmax.Subset, "argmax", ("reference", "subset/reference")),
+        (structmax.Bits, "marginals", ("reference", "bits/reference")),
+        (structmax.Bits, "log_partition_and_marginals", ("reference", "bits/reference")),
+        (structmax.Simplex, "sample", ("reference", "simplex/reference")),
+        (structmax.Simplex, "marginals", ("triton", "simplex/kernel_triton")),
+        # edges that are new for each batch
+        (structmax.CTC, "max_marginals", ("numba", "recursion/kernel_numba")),
+        # what the engine does not have
+        (structmax.Lattice, "sample_without_replacement", ("numba", "recursion/kernel_numba")),
+    ],
+)
+def test_who_answers_on_a_gpu(structure, name, answer):
+    pytest.importorskip("triton")
+    assert answers_on_cuda(structure, name) == answer
+
+
+def test_a_users_recursion_is_answered_on_a_gpu():
+    pytest.importorskip("triton")
+    mine = bits_by_recursion()
+    assert answers_on_cuda(mine, "log_partition_and_marginals") == ("triton", "recursion/kernel_triton")
+
+    class Mine(mine):
+        marginals = staticmethod(lambda x, size=None: x)
+
+    # its own, not one made of the engine's functions
+    assert answers_on_cuda(Mine, "marginals") == ("reference", Mine.__qualname__)
+
+
+def test_what_a_kernel_refuses_an_engine_answers(tmp_path, monkeypatch, caplog):
+    pytest.importorskip("triton")
+    folder = tmp_path / "narrow_room"
+    folder.mkdir()
+    reference = "from structmax.structures.bits.reference import recursion\n"
+    kernel = """
+        def refuses(name, tensors, fields):
+            return "too many scores" if tensors[0].shape[1] > 2 else None
+
+        def log_partition(x, lengths):
+            return x.sum(1)
+    """
+    room = """
+        import dataclasses
+        import structmax
+
+        @dataclasses.dataclass(frozen=True)
+        class Room(structmax.Bits):
+            pass
+    """
+    for name, text in (("__init__", room), ("reference", reference), ("kernel_triton", kernel)):
+        (folder / f"{name}.py").write_text(textwrap.dedent(text))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    structure = importlib.import_module("narrow_room").Room()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    with caplog.at_level(logging.INFO, "structmax"):
+        for n in (2, 3, 2, 3):
+            x = torch.full((1, n), 0.5, device=device)
+            wanted = x.sum(1) if n == 2 else torch.nn.functional.softplus(x).sum(1)
+            torch.testing.assert_close(structmax.log_partition(x, structure, backend="triton"), wanted)
+    said = "Room.log_partition runs on recursion/kernel_triton: narrow_room/kernel_triton refuses, too many scores"
+    assert [record.message for record in caplog.records].count(said) == 1
 
 
 def test_what_is_intractable_is_said_once():

@@ -8,7 +8,7 @@ with ⊕ = max, logsumexp, … A derivation of a node takes one of its edges, an
 derivations of the goal are the structures. An edge without tails makes a leaf; a node without edges cannot be derived.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -165,10 +165,19 @@ def _recursion(
     return Recursion(edges, goal)
 
 
-def noise_size(spoken: str, room: Any, scores: tuple[Tensor, ...], fields: dict[str, Any]) -> int:
+def noise_size(spoken: str, room: Any, tensors: Sequence[Tensor], fields: dict[str, Any]) -> int:
     """How many numbers a draw takes at most: one for each choice of the derivation that has the most of them."""
-    vectors = getattr(room, "pack", _pack)(*scores, **fields)
-    return max(1, *most_decisions(_recursion(spoken, room, vectors, scores, fields).edges))
+    hidden = (isinstance(t, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(t) for t in fields.values())
+    if any(hidden):
+        raise ValueError(
+            f"{spoken} should have a method `noise_size(scores)` when a transform maps over its fields, "
+            "since its recursion cannot be read there."
+        )
+    with outside_transforms():
+        # like the scores, and of no transform
+        scores = tuple(torch.zeros(t.shape, dtype=t.dtype, device=t.device) for t in tensors)
+        vectors = getattr(room, "pack", _pack)(*scores, **fields)
+        return max(1, *most_decisions(_recursion(spoken, room, vectors, scores, fields).edges))
 
 
 def _pack(*tensors: Tensor, **_: Any) -> Tensor:

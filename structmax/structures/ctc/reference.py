@@ -13,6 +13,8 @@ from structmax.recursion.edges import Hyperedges, Recursion
 
 # The empty string, and what cannot be derived: labels without a frame.
 EMPTY, NOTHING = 0, 1
+# The labels make the edges: an engine that prepares tables of them would do so for each batch.
+EDGES_OF_VALUES = True
 
 
 def recursion(scores: Tensor, labels: Tensor, label_lengths: Tensor, lengths: Tensor, blank: int) -> Recursion:

@@ -1,0 +1,108 @@
+"""The k best derivations of each node, as a list, level by level; and the derivations of the goal read off them.
+
+A derivation is an edge and, for each tail, a rank in the tail's list. The one with ranks r has at least Π (1 + r) as
+good ones at its own node, itself among them: only ranks with a product of at most k are looked at, the same for all
+edges. A node finds its list in k rounds, each for the best candidate after the one before, in the order of scores and
+then of candidates: nothing is kept but that one, and equal ones are told apart by their place.
+"""
+
+import triton
+import triton.language as tl
+
+from structmax.recursion.kernel_triton.walks import count_parts, mark_broken
+
+NOWHERE = tl.constexpr(2**31 - 1)
+
+
+@triton.jit(do_not_specialize=["start", "stop", "programs", "groups", "k", "combinations"])
+def list_best(
+    p_x, p_list, p_back, p_ranks, p_first, p_parts, p_tails, p_levels,
+    start, stop, programs, groups, B, k, combinations,
+    DOUBLE: tl.constexpr, PARTS: tl.constexpr, TAILS: tl.constexpr, CANDIDATES: tl.constexpr, BATCH: tl.constexpr,
+):  # fmt: skip
+    """The k best scores of the nodes of some levels, best first, and the candidate each belongs to: (V · k, B)."""
+    WORK: tl.constexpr = tl.float64 if DOUBLE else tl.float32
+    i_program = tl.program_id(0)
+    o_batch = (i_program % groups).to(tl.int64) * BATCH + tl.arange(0, BATCH)[None, :]
+    m_batch = o_batch < B
+    for i_level in range(start, stop):
+        first_row = tl.load(p_levels + 2 * i_level) + i_program // groups
+        last_row = tl.load(p_levels + 2 * i_level + 1)
+        for i_row in range(first_row, last_row, programs):
+            begin = tl.load(p_first + i_row)
+            count = (tl.load(p_first + i_row + 1) - begin) * combinations
+            b_last = tl.full((1, BATCH), float("inf"), WORK)
+            b_place = tl.full((1, BATCH), -1, tl.int32)
+            for rank in range(0, k):
+                b_best = tl.full((1, BATCH), float("-inf"), WORK)
+                b_at = tl.full((1, BATCH), NOWHERE, tl.int32)
+                for i_candidate in range(0, count, CANDIDATES):
+                    o_candidate = i_candidate + tl.arange(0, CANDIDATES)[:, None]
+                    m_candidate = o_candidate < count
+                    m_tile = m_candidate & m_batch
+                    o_edge = (begin + o_candidate // combinations).to(tl.int64)
+                    o_ranks = o_candidate % combinations
+                    b_s = tl.zeros((CANDIDATES, BATCH), WORK)
+                    for j in tl.static_range(PARTS):
+                        o_part = tl.load(p_parts + o_edge * PARTS + j, mask=m_candidate, other=-1).to(tl.int64)
+                        b_s += tl.load(p_x + o_part * B + o_batch, mask=m_tile & (o_part >= 0), other=0.0)
+                    for j in tl.static_range(TAILS):
+                        o_tail = tl.load(p_tails + o_edge * TAILS + j, mask=m_candidate, other=-1).to(tl.int64)
+                        o_rank = tl.load(p_ranks + o_ranks * TAILS + j, mask=m_candidate, other=0)
+                        b_tail = tl.load(
+                            p_list + (o_tail * k + o_rank) * B + o_batch, mask=m_tile & (o_tail >= 0), other=0.0
+                        )
+                        # nothing has one derivation
+                        b_s += tl.where((o_tail < 0) & (o_rank > 0), float("-inf"), b_tail)
+                    m_after = (b_s < b_last) | ((b_s == b_last) & (o_candidate > b_place))
+                    b_s = tl.where(m_tile & m_after, b_s, float("-inf"))
+                    b_highest = tl.max(b_s, 0, keep_dims=True)
+                    b_first = tl.min(tl.where(b_s == b_highest, o_candidate, NOWHERE), 0, keep_dims=True)
+                    b_at = tl.where(b_highest > b_best, b_first, b_at)
+                    b_best = tl.maximum(b_best, b_highest)
+                o_out = ((tl.zeros((1, BATCH), tl.int64) + i_row) * k + rank) * B + o_batch
+                tl.store(p_list + o_out, b_best, mask=m_batch)
+                tl.store(p_back + o_out, b_at, mask=m_batch)
+                b_last = b_best
+                b_place = b_at
+        # the next level reads what other threads have written
+        tl.debug_barrier()
+
+
+@triton.jit(do_not_specialize=["walks", "k", "combinations", "size", "room"])
+def unfold(
+    p_value, p_back, p_ranks, p_goal, p_stack, p_out, p_first, p_parts, p_tails, B, walks, k, combinations, size, room,
+    PARTS: tl.constexpr, TAILS: tl.constexpr, WALKS: tl.constexpr, CELLS: tl.constexpr,
+):  # fmt: skip
+    """Counts the parts of each instance's derivation of each rank: (B · k, P).
+
+    It is a walk as in walks.py, but what is put on the stack is node · k + rank.
+    """
+    o_walk = tl.program_id(0).to(tl.int64) * WALKS + tl.arange(0, WALKS)
+    m_walk = o_walk < walks
+    o_instance = o_walk // k
+    p_row = p_out + o_walk * size
+    p_stack = p_stack + o_walk * room
+    b_value = tl.load(p_value + o_walk, mask=m_walk, other=float("-inf"))
+    mark_broken(p_row, b_value, m_walk, size, CELLS)
+    tl.store(p_stack, tl.load(p_goal + o_instance, mask=m_walk, other=0) * k + o_walk % k, mask=m_walk)
+    b_height = tl.where(b_value > float("-inf"), 1, 0)
+    going = tl.max(b_height, 0)
+    while going > 0:
+        # what was pushed
+        tl.debug_barrier()
+        m_active = b_height > 0
+        b_height = tl.where(m_active, b_height - 1, 0)
+        o_place = tl.load(p_stack + b_height, mask=m_active, other=0)
+        o_candidate = tl.load(p_back + o_place * B + o_instance, mask=m_active, other=0)
+        o_start = tl.load(p_first + o_place // k, mask=m_active, other=0)
+        o_edge = (o_start + o_candidate // combinations).to(tl.int64)
+        # all have read the stacks before they are written
+        tl.debug_barrier()
+        count_parts(p_row, p_parts, o_edge, m_active, PARTS)
+        for j in tl.static_range(TAILS):
+            o_tail = tl.load(p_tails + o_edge * TAILS + (TAILS - 1 - j), mask=m_active, other=-1).to(tl.int64)
+            o_rank = tl.load(p_ranks + (o_candidate % combinations) * TAILS + (TAILS - 1 - j), mask=m_active, other=0)
+            tl.store(p_stack + b_height, o_tail * k + o_rank, mask=o_tail >= 0)
+            b_height += (o_tail >= 0).to(tl.int32)
+        going = tl.max(b_height, 0)
