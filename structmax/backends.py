@@ -22,7 +22,6 @@ from torch import Tensor
 from structmax import check
 from structmax.contract import RETURNS, AbstractStructure, by_autograd, outside_transforms
 from structmax.loading import loading
-from structmax.numerics import active_set
 from structmax.recursion.edges import by_recursion
 from structmax.recursion.edges import noise_size as of_recursion
 
@@ -37,6 +36,12 @@ BESIDE = ("recursion", "pack", "unpack", "examples", "refuses")
 ENGINES = {
     "numba": ("structmax.recursion.kernel_numba",),
     "reference": ("structmax.recursion.reference", "structmax.recursion.reference_walks"),
+}
+# The sparse map of any structure with `argmax`.
+SEARCHES = {
+    "triton": "structmax.numerics.kernel_triton.active_set",
+    "numba": "structmax.numerics.active_set",
+    "reference": "structmax.numerics.active_set",
 }
 # The functions of the support of any sparse map.
 SUPPORT = "structmax.structures.sparse_support"
@@ -94,16 +99,19 @@ def found(room: str, name: str, backend: str) -> tuple[Callable[..., Any] | None
         answer = source(name) or _composed(source, name)
         if answer:
             return answer, home
-    by_search = name == "sparsemap" and backend != "triton"
-    return _by_oracle(room, backend) if by_search else None, "numerics/active_set"
+    by_search = _by_oracle(room, backend) if name == "sparsemap" else None
+    return by_search, _spoken_file(_file(SEARCHES[backend])) if by_search else ""
 
 
 def _by_oracle(room: str, backend: str) -> Callable[..., Any] | None:
     """The sparse map by calls of `argmax`, which may return zeros for the empty structure, or if there is none."""
-    argmax, topk, log_partition = (function(room, name, backend) for name in ("argmax", "topk", "log_partition"))
+    argmax = function(room, "argmax", backend)
     if argmax is None or function(room, "relax", backend) is not None:
         # a relaxation of its hull is what it has instead
         return None
+    names = "topk", "log_partition"
+    # seldom asked: a kernel without either leaves it to the reference
+    topk, log_partition = (function(room, name, backend) or function(room, name, "reference") for name in names)
 
     def is_feasible(*scores: Tensor, **fields: Any) -> Tensor:
         if topk:
@@ -111,7 +119,7 @@ def _by_oracle(room: str, backend: str) -> Callable[..., Any] | None:
         assert log_partition
         return _listed(log_partition(*scores, **fields))[0] > -torch.inf
 
-    return functools.partial(active_set.sparsemap, argmax, is_feasible if topk or log_partition else None)
+    return functools.partial(_file(SEARCHES[backend]).sparsemap, argmax, is_feasible if topk or log_partition else None)
 
 
 def _sources(room: str, backend: str) -> Iterator[tuple[str, Callable[[str], Callable[..., Any] | None]]]:

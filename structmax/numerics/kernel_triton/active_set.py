@@ -1,0 +1,162 @@
+"""The active-set method of sparse maps on CUDA, for any structure with `argmax` there: all instances advance together.
+
+An iteration is a search, the structure's own `argmax` of g, and one launch that does the rest (active_set_step.py). The
+host only looks every few iterations: whether all are done, whether a support or a list needs more room.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from structmax.numerics.active_set import from_lists
+from structmax.numerics.kernel_triton import launch
+from structmax.numerics.kernel_triton.active_set_step import (
+    ASK,
+    CALLS,
+    COUNT,
+    FEASIBLE,
+    LOST,
+    NO,
+    OPEN,
+    STATE,
+    YES,
+    advance,
+    finish,
+)
+from structmax.parts import flat
+
+# How many iterations the host does not look.
+UNSEEN = 4
+# Room for structures, and for parts of each, at first: powers of two.
+STRUCTURES, PARTS = 32, 64
+
+
+def _power(size: int) -> int:
+    """The first power of two that is as large."""
+    return 1 << max(0, size - 1).bit_length()
+
+
+def _tiles(capacity: int, parts: int) -> tuple[tuple[int, int], int, int]:
+    """K and the rows of a matrix that are read together, the parts of y that are, and those of all lists."""
+    rows = max(1, min(capacity, 2048 // capacity))
+    return (capacity, rows), min(1024, max(16, _power(parts))), max(1, min(32, 4096 // capacity))
+
+
+@functools.lru_cache(256)
+def _places(batch: int, sizes: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Where part p of instance b is in part tensors that stand one behind the other: place[p] + b · width[p]."""
+    width = torch.tensor([size for size in sizes for _ in range(size)], dtype=torch.int64)
+    first = torch.tensor([sum(sizes[:t]) for t, size in enumerate(sizes) for _ in range(size)], dtype=torch.int64)
+    place = torch.arange(len(width)) + (batch - 1) * first
+    return place.to(device), width.to(device)
+
+
+class _Supports:
+    """Structures and weights of each instance, on the device."""
+
+    def __init__(self, scores: tuple[Tensor, ...], regular: Tensor, structures: int, longest: int) -> None:
+        first = scores[0]
+        self.rows, self.capacity, self.longest = first.shape[0], structures, longest
+        # (B, P); g stands as part tensors one behind the other, which `parts` are views of
+        self.theta = flat(scores)
+        self.width = self.theta.shape[1]
+        self.g = torch.cat([score.reshape(-1) for score in scores])
+        pieces = self.g.split([score.numel() for score in scores])
+        self.parts = tuple(piece.view(score.shape) for piece, score in zip(pieces, scores, strict=True))
+        sizes = tuple(math.prod(score.shape[1:]) for score in scores)
+        place, self.widths = _places(self.rows, sizes, first.device)
+        self.place = torch.where(regular, place, -1)
+        self.facts, self.notes = self._zeros(4), self._zeros(5, dtype=torch.int32).reshape(5, self.rows)
+        self.notes[STATE.value] = OPEN.value
+        self._make(structures, longest)
+
+    def _zeros(self, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+        return torch.zeros(self.rows, *shape, dtype=dtype, device=self.theta.device)
+
+    def _make(self, structures: int, longest: int) -> None:
+        self.capacity, self.longest = structures, longest
+        lists = (self.rows, structures + 1, longest)
+        self.lists = torch.full(lists, self.width, dtype=torch.int32, device=self.theta.device)
+        self.gram, self.inverse = self._zeros(structures, structures), self._zeros(structures, structures)
+        self.columns, self.work = self._zeros(5, structures), self._zeros(2, structures)
+
+    def grow(self, structures: int, longest: int) -> None:
+        """Makes room for more structures, or for longer lists."""
+        K, L, former = self.capacity, self.longest, (self.lists, self.gram, self.inverse, self.columns)
+        if (structures, longest) != (K, L):
+            self._make(structures, longest)
+            self.lists[:, :K, :L] = former[0][:, :K]
+            self.gram[:, :K, :K], self.inverse[:, :K, :K], self.columns[:, :, :K] = former[1:]
+
+    def offer(self, y: Tensor, max_iter: int, tol: float, is_start: bool) -> None:
+        """Offers each instance a structure, counts of parts (B, P)."""
+        found = y, self.theta, self.g, self.place, self.widths
+        own = self.lists, self.gram, self.inverse, self.columns, self.work, self.facts, self.notes
+        numbers = self.rows, self.width, self.longest, max_iter, tol
+        tile, block, listed = _tiles(self.capacity, self.width)
+        launch(advance, (self.rows,), (*found, *own, *numbers), (is_start, *tile, block, listed))
+
+    def outcome(self, count: int, longest: int) -> tuple[Tensor, ...]:
+        """What the contract says of `sparsemap`, for supports of up to `count` structures of up to `longest` parts."""
+        shape = self.rows, count, max(1, longest)
+        lists = torch.full(shape, self.width, dtype=torch.int32, device=self.theta.device)
+        weights, factor, value, gap = self._zeros(count), self._zeros(count, count), self._zeros(), self._zeros()
+        own = self.lists, self.gram, self.inverse, self.columns, self.facts, self.notes
+        numbers = self.rows, self.width, self.longest, *shape[1:]
+        tile, _, listed = _tiles(self.capacity, self.width)
+        launch(finish, (self.rows,), (*own, lists, weights, factor, value, gap, *numbers), (*tile, listed))
+        state, _, counts, calls, _ = self.notes.long().unbind()
+        return value, lists, weights, factor, counts, calls, gap, state <= LOST.value
+
+
+def sparsemap(
+    argmax: Callable[..., Any],
+    is_feasible: Callable[..., Tensor] | None,
+    *scores: Tensor,
+    regularised: Tensor,
+    start: Tensor,
+    max_iter: int,
+    tol: float,
+    **fields: Any,
+) -> tuple[Tensor, ...]:
+    """What the contract says of `sparsemap`, using the structure's `argmax`.
+
+    A best structure without parts may be the empty one, or there is none: `is_feasible` tells, where it is given.
+    """
+    starts = start.shape[1]
+    room = max(STRUCTURES, _power(starts + UNSEEN)), max(PARTS, _power(start.shape[2]))
+    supports = _Supports(scores, regularised[:1].any(0), *room)
+    if not len(start):
+        return supports.outcome(0, 0)
+    for k in range(starts):
+        y = from_lists(start[:, k : k + 1], supports.theta)[:, 0]
+        absent = (start[:, k] < 0).any(1, keepdim=True)
+        supports.offer(y.masked_fill_(absent, math.nan), max_iter, tol, True)
+    unseen, state = 1, OPEN.value
+    while state >= OPEN.value:
+        for _ in range(unseen):
+            found = argmax(*supports.parts, **fields)
+            parts = (found,) if isinstance(found, Tensor) else found
+            y = parts[0].reshape(len(start), -1) if len(parts) == 1 else flat(parts)
+            supports.offer(y.to(supports.theta.dtype), max_iter, tol, False)
+        state, longest, count = supports.notes[: COUNT.value + 1].amax(1).tolist()
+        if state == ASK.value:
+            supports.notes[FEASIBLE.value] = _feasible(is_feasible, scores, fields, supports)
+        if state >= OPEN.value:
+            capacity = supports.capacity
+            is_short = count + UNSEEN > capacity
+            supports.grow(2 * capacity if is_short else capacity, max(supports.longest, _power(longest)))
+        unseen = UNSEEN
+    return supports.outcome(count, longest)
+
+
+def _feasible(
+    is_feasible: Callable[..., Tensor] | None, scores: tuple[Tensor, ...], fields: dict[str, Any], supports: _Supports
+) -> Tensor:
+    """Whether an instance in which no part is best has a structure at all: NO or YES, (B,) int32."""
+    found = is_feasible(*scores, **fields) if is_feasible else supports.notes[CALLS.value] > 0
+    return torch.where(found, YES.value, NO.value).int()
