@@ -4,7 +4,6 @@ An iteration is a search, the structure's own `argmax` of g, and one launch that
 host only looks every few iterations: whether all are done, whether a support or a list needs more room.
 """
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +26,7 @@ from structmax.numerics.kernel_triton.active_set_step import (
     advance,
     finish,
 )
-from structmax.parts import flat
+from structmax.parts import flat, unflat
 
 # How many iterations the host does not look.
 UNSEEN = 4
@@ -42,37 +41,30 @@ def _power(size: int) -> int:
 
 def _tiles(capacity: int, parts: int) -> tuple[tuple[int, int], int, int]:
     """K and the rows of a matrix that are read together, the parts of y that are, and those of all lists."""
-    rows = max(1, min(capacity, 2048 // capacity))
-    return (capacity, rows), min(1024, max(16, _power(parts))), max(1, min(32, 4096 // capacity))
-
-
-@functools.lru_cache(256)
-def _places(batch: int, sizes: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Where part p of instance b is in part tensors that stand one behind the other: place[p] + b · width[p]."""
-    width = torch.tensor([size for size in sizes for _ in range(size)], dtype=torch.int64)
-    first = torch.tensor([sum(sizes[:t]) for t, size in enumerate(sizes) for _ in range(size)], dtype=torch.int64)
-    place = torch.arange(len(width)) + (batch - 1) * first
-    return place.to(device), width.to(device)
+    rows = max(1, min(capacity, 1024 // capacity))
+    return (capacity, rows), min(1024, max(16, _power(parts))), max(1, min(32, 1024 // capacity))
 
 
 class _Supports:
     """Structures and weights of each instance, on the device."""
 
     def __init__(self, scores: tuple[Tensor, ...], regular: Tensor, structures: int, longest: int) -> None:
-        first = scores[0]
-        self.rows, self.capacity, self.longest = first.shape[0], structures, longest
-        # (B, P); g stands as part tensors one behind the other, which `parts` are views of
+        self.scores, self.rows = scores, scores[0].shape[0]
+        # (B, P)
         self.theta = flat(scores)
-        self.width = self.theta.shape[1]
-        self.g = torch.cat([score.reshape(-1) for score in scores])
-        pieces = self.g.split([score.numel() for score in scores])
-        self.parts = tuple(piece.view(score.shape) for piece, score in zip(pieces, scores, strict=True))
-        sizes = tuple(math.prod(score.shape[1:]) for score in scores)
-        place, self.widths = _places(self.rows, sizes, first.device)
-        self.place = torch.where(regular, place, -1)
-        self.facts, self.notes = self._zeros(4), self._zeros(5, dtype=torch.int32).reshape(5, self.rows)
+        self.g, self.width = self.theta.clone(), self.theta.shape[1]
+        # (P,), and for each part tensor whether any of it is regularised
+        self.regular = regular.to(torch.uint8)
+        sizes = [math.prod(score.shape[1:]) for score in scores]
+        self.moving = torch.stack([piece.any() for piece in regular.split(sizes)]).tolist()
+        self.facts, self.notes = self._zeros(4), self._zeros(6, dtype=torch.int32).reshape(6, self.rows)
         self.notes[STATE.value] = OPEN.value
         self._make(structures, longest)
+
+    def direction(self) -> tuple[Tensor, ...]:
+        """g as part tensors."""
+        pieces = zip(unflat(self.g, self.scores), self.scores, self.moving, strict=True)
+        return tuple(piece.contiguous() if moves else score for piece, score, moves in pieces)
 
     def _zeros(self, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
         return torch.zeros(self.rows, *shape, dtype=dtype, device=self.theta.device)
@@ -81,21 +73,22 @@ class _Supports:
         self.capacity, self.longest = structures, longest
         lists = (self.rows, structures + 1, longest)
         self.lists = torch.full(lists, self.width, dtype=torch.int32, device=self.theta.device)
+        self.inner = self.lists.clone()
         self.gram, self.inverse = self._zeros(structures, structures), self._zeros(structures, structures)
         self.columns, self.work = self._zeros(5, structures), self._zeros(2, structures)
 
     def grow(self, structures: int, longest: int) -> None:
         """Makes room for more structures, or for longer lists."""
-        K, L, former = self.capacity, self.longest, (self.lists, self.gram, self.inverse, self.columns)
+        K, L, former = self.capacity, self.longest, (self.lists, self.inner, self.gram, self.inverse, self.columns)
         if (structures, longest) != (K, L):
             self._make(structures, longest)
-            self.lists[:, :K, :L] = former[0][:, :K]
-            self.gram[:, :K, :K], self.inverse[:, :K, :K], self.columns[:, :, :K] = former[1:]
+            self.lists[:, :K, :L], self.inner[:, :K, :L] = former[0][:, :K], former[1][:, :K]
+            self.gram[:, :K, :K], self.inverse[:, :K, :K], self.columns[:, :, :K] = former[2:]
 
     def offer(self, y: Tensor, max_iter: int, tol: float, is_start: bool) -> None:
         """Offers each instance a structure, counts of parts (B, P)."""
-        found = y, self.theta, self.g, self.place, self.widths
-        own = self.lists, self.gram, self.inverse, self.columns, self.work, self.facts, self.notes
+        found = y, self.theta, self.g, self.regular
+        own = self.lists, self.inner, self.gram, self.inverse, self.columns, self.work, self.facts, self.notes
         numbers = self.rows, self.width, self.longest, max_iter, tol
         tile, block, listed = _tiles(self.capacity, self.width)
         launch(advance, (self.rows,), (*found, *own, *numbers), (is_start, *tile, block, listed))
@@ -109,7 +102,7 @@ class _Supports:
         numbers = self.rows, self.width, self.longest, *shape[1:]
         tile, _, listed = _tiles(self.capacity, self.width)
         launch(finish, (self.rows,), (*own, lists, weights, factor, value, gap, *numbers), (*tile, listed))
-        state, _, counts, calls, _ = self.notes.long().unbind()
+        state, _, counts, _, calls, _ = self.notes.long().unbind()
         return value, lists, weights, factor, counts, calls, gap, state <= LOST.value
 
 
@@ -139,7 +132,7 @@ def sparsemap(
     unseen, state = 1, OPEN.value
     while state >= OPEN.value:
         for _ in range(unseen):
-            found = argmax(*supports.parts, **fields)
+            found = argmax(*supports.direction(), **fields)
             parts = (found,) if isinstance(found, Tensor) else found
             y = parts[0].reshape(len(start), -1) if len(parts) == 1 else flat(parts)
             supports.offer(y.to(supports.theta.dtype), max_iter, tol, False)

@@ -10,13 +10,14 @@ too inexact for that, it is made anew.
 A structure keeps its place (of K) while it is in the support. In memory, for each instance:
 
     lists    (K + 1, L) int32   the parts of each structure, filled up with P; the last is for one that finds no place
+    inner    (K + 1, L) int32   those that are regularised
     gram     (K, K)             H
     inverse  (K, K)             its inverse
     columns  (5, K)             see below
     facts    (4,)               see below
     work     (2, K)             nothing that is kept
 
-and `notes` (5, B) int32, see below.
+and `notes` (6, B) int32, see below.
 """
 
 import triton
@@ -36,9 +37,9 @@ from structmax.numerics.kernel_triton.inverse import (
 # WEIGHT, and SCORE less that of the first structure; ONE where there is a structure; H⁻¹ times the latter two.
 WEIGHT, SCORE, ONE, OF_SCORE, OF_ONE = (tl.constexpr(i) for i in range(5))
 BASE, LEVEL, SCALE, GAP = (tl.constexpr(i) for i in range(4))
-# LONGEST is the number of parts of the longest structure found, CALLS how many were, FEASIBLE whether the best one may
-# be empty: unknown, no, yes.
-STATE, LONGEST, COUNT, CALLS, FEASIBLE = (tl.constexpr(i) for i in range(5))
+# LONGEST is the most parts of a structure that was found, WIDEST the most regularised ones of a support's, COUNT how many
+# it has, CALLS how many were found, FEASIBLE whether the best one may be empty: unknown, no, yes.
+STATE, LONGEST, COUNT, WIDEST, CALLS, FEASIBLE = (tl.constexpr(i) for i in range(6))
 UNKNOWN, NO, YES = (tl.constexpr(i) for i in range(3))
 # What is said of an instance: done; nothing is feasible; rounding or `max_iter` stops it; a score is none; go on; there
 # is no room for the structure; it has no parts, so ask whether any is feasible. The last three are offered more.
@@ -52,108 +53,108 @@ LISTED = tl.constexpr(128)
 
 
 @triton.jit
-def _list_parts(p_y, p_list, P, L, BLOCK: tl.constexpr):
-    """Writes the parts of y (P,) as often as they count; how many there are, and whether one is NaN."""
+def _list_parts(p_y, p_regular, p_list, p_inner, P, L, BLOCK: tl.constexpr):
+    """Writes the parts of y (P,) as often as they count, and the regularised ones by themselves.
+
+    Returns how many there are of both, and whether one is NaN.
+    """
     size = 0
+    inner = 0
     b_broken = tl.zeros((BLOCK,), tl.int32)
     for first in range(0, P, BLOCK):
         o_part = first + tl.arange(0, BLOCK)
         b_y = tl.load(p_y + o_part, mask=o_part < P, other=0.0)
+        b_regular = tl.load(p_regular + o_part, mask=o_part < P, other=0).to(tl.int32)
         b_broken |= (b_y != b_y).to(tl.int32)
         b_times = tl.where(b_y > 0, b_y, 0.0).to(tl.int32)
         b_end = size + tl.cumsum(b_times, 0)
+        b_inner_end = inner + tl.cumsum(b_times * b_regular, 0)
         most = tl.max(b_times, 0)
         turn = 1
         while turn <= most:
-            tl.store(p_list + b_end - turn, o_part, mask=(turn <= b_times) & (b_end - turn < L))
+            m_turn = (turn <= b_times) & (b_end - turn < L)
+            tl.store(p_list + b_end - turn, o_part, mask=m_turn)
+            tl.store(p_inner + b_inner_end - turn, o_part, mask=m_turn & (b_regular > 0))
             turn += 1
         size += tl.sum(b_times, 0)
+        inner += tl.sum(b_times * b_regular, 0)
     for first in range(0, L, LISTED):
         o_list = first + tl.arange(0, LISTED)
-        tl.store(p_list + o_list, tl.zeros((LISTED,), tl.int32) + P, mask=(o_list >= size) & (o_list < L))
+        b_none = tl.zeros((LISTED,), tl.int32) + P
+        tl.store(p_list + o_list, b_none, mask=(o_list >= size) & (o_list < L))
+        tl.store(p_inner + o_list, b_none, mask=(o_list >= inner) & (o_list < L))
     tl.debug_barrier()
-    return size, tl.max(b_broken, 0)
+    return size, inner, tl.max(b_broken, 0)
 
 
 @triton.jit
-def _measure(p_list, p_theta, p_y, p_place, P, L):
-    """The score of a listed structure, the scale of scores, its regularised parts, and its own entry of H."""
+def _measure(p_list, p_inner, p_theta, p_y, P, L):
+    """The score of a listed structure, the scale of scores, and its own entry of H."""
     b_score, b_scale = tl.zeros((LISTED,), tl.float64), tl.full((LISTED,), 1.0, tl.float64)
-    b_inner, b_own = tl.zeros((LISTED,), tl.float64), tl.zeros((LISTED,), tl.float64)
+    b_own = tl.zeros((LISTED,), tl.float64)
     for first in range(0, L, LISTED):
         o_list = first + tl.arange(0, LISTED)
         b_part = tl.load(p_list + o_list, mask=o_list < L, other=P)
-        m_part = b_part < P
-        b_theta = tl.load(p_theta + b_part, mask=m_part, other=0.0)
+        b_theta = tl.load(p_theta + b_part, mask=b_part < P, other=0.0)
         b_score += b_theta
         b_scale = tl.maximum(b_scale, tl.abs(b_theta))
-        m_inner = m_part & (tl.load(p_place + b_part, mask=m_part, other=-1) >= 0)
-        b_inner += m_inner.to(tl.float64)
-        b_own += tl.load(p_y + b_part, mask=m_inner, other=0.0)
-    return tl.sum(b_score, 0), tl.max(b_scale, 0), tl.sum(b_inner, 0), tl.sum(b_own, 0) + 1
+        b_part = tl.load(p_inner + o_list, mask=o_list < L, other=P)
+        b_own += tl.load(p_y + b_part, mask=b_part < P, other=0.0)
+    return tl.sum(b_score, 0), tl.max(b_scale, 0), tl.sum(b_own, 0) + 1
 
 
 @triton.jit
-def _overlaps(p_lists, p_y, p_place, b_one, P, L, K: tl.constexpr, BLOCK: tl.constexpr):
+def _overlaps(p_inner, p_y, b_one, widest, P, L, K: tl.constexpr, BLOCK: tl.constexpr):
     """H between y and the support: (K,)."""
     o_k = tl.arange(0, K)
     b_sum = tl.zeros((K, BLOCK), tl.float64)
-    for first in range(0, L, BLOCK):
+    for first in range(0, widest, BLOCK):
         o_list = first + tl.arange(0, BLOCK)
-        m_list = (b_one > 0)[:, None] & (o_list < L)[None, :]
-        b_part = tl.load(p_lists + o_k[:, None] * L + o_list[None, :], mask=m_list, other=P)
-        m_inner = (b_part < P) & (tl.load(p_place + b_part, mask=b_part < P, other=-1) >= 0)
-        b_sum += tl.load(p_y + b_part, mask=m_inner, other=0.0)
+        m_list = (b_one > 0)[:, None] & (o_list < widest)[None, :]
+        b_part = tl.load(p_inner + o_k[:, None] * L + o_list[None, :], mask=m_list, other=P)
+        b_sum += tl.load(p_y + b_part, mask=b_part < P, other=0.0)
     return tl.where(b_one > 0, tl.sum(b_sum, 1) + 1, 0.0)
 
 
 @triton.jit
-def _refresh(
-    p_lists, p_columns, p_theta, p_g, p_place, p_width, i_row, used, P, L, K: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
+def _refresh(p_inner, p_columns, p_theta, p_g, used, widest, P, L, K: tl.constexpr, BLOCK: tl.constexpr):
     """g = θ − μ where parts are regularised. What has left the support is still listed, and g is θ there again."""
     o_k = tl.arange(0, K)
     tl.debug_barrier()
-    for first in range(0, L, BLOCK):
+    for first in range(0, widest, BLOCK):
         o_list = first + tl.arange(0, BLOCK)
-        m_list = (o_k < used)[:, None] & (o_list < L)[None, :]
-        b_part = tl.load(p_lists + o_k[:, None] * L + o_list[None, :], mask=m_list, other=P)
-        b_place = tl.load(p_place + b_part, mask=b_part < P, other=-1)
-        m_inner = b_place >= 0
-        b_place += i_row * tl.load(p_width + b_part, mask=m_inner, other=0)
-        tl.store(p_g + b_place, tl.load(p_theta + b_part, mask=m_inner, other=0.0), mask=m_inner)
+        m_list = (o_k < used)[:, None] & (o_list < widest)[None, :]
+        b_part = tl.load(p_inner + o_k[:, None] * L + o_list[None, :], mask=m_list, other=P)
+        b_theta = tl.load(p_theta + b_part, mask=b_part < P, other=0.0)
+        tl.store(p_g + b_part, b_theta, mask=b_part < P)
     for k in range(0, used):
-        tl.debug_barrier()
         weight = tl.load(p_columns + WEIGHT * K + k)
+        tl.debug_barrier()
         if weight > 0:
-            for first in range(0, L, LISTED):
+            for first in range(0, widest, LISTED):
                 o_list = first + tl.arange(0, LISTED)
-                b_part = tl.load(p_lists + k * L + o_list, mask=o_list < L, other=P)
-                b_place = tl.load(p_place + b_part, mask=b_part < P, other=-1)
-                m_inner = b_place >= 0
-                b_place += i_row * tl.load(p_width + b_part, mask=m_inner, other=0)
-                # A part may be listed twice. The same number is added each time, so their order changes nothing.
+                b_part = tl.load(p_inner + k * L + o_list, mask=o_list < widest, other=P)
                 b_less = tl.zeros((LISTED,), tl.float64) - weight
-                tl.atomic_add(p_g + b_place, b_less, mask=m_inner, sem="relaxed")
+                # A part may be listed twice. The same number is added each time, so their order changes nothing.
+                tl.atomic_add(p_g + b_part, b_less, mask=b_part < P, sem="relaxed")
 
 
 @triton.jit(do_not_specialize=["B", "max_iter"])
 def advance(
-    p_y, p_theta, p_g, p_place, p_width, p_lists, p_gram, p_inverse, p_columns, p_work, p_facts, p_notes,
+    p_y, p_theta, p_g, p_regular, p_lists, p_inner, p_gram, p_inverse, p_columns, p_work, p_facts, p_notes,
     B, P, L, max_iter, tol: tl.float64,
     IS_START: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_LISTS: tl.constexpr,
 ):  # fmt: skip
-    """Offers each instance its y (P,), counts of parts. One to start from that is NaN or forbidden is passed over.
-
-    `p_place`, `p_width` (P,): part p of instance b is at place[p] + b · width[p] in g; place is −1 if p is free.
-    """
+    """Offers each instance its y (P,), counts of parts. One to start from that is NaN or forbidden is passed over."""
     i_row = tl.program_id(0).to(tl.int64)
     p_notes += i_row
     if tl.load(p_notes + STATE * B) >= OPEN:
         o_k = tl.arange(0, K)
         p_y += i_row * P
         p_theta += i_row * P
+        p_g += i_row * P
         p_lists += i_row * (K + 1) * L
+        p_inner += i_row * (K + 1) * L
         p_gram += i_row * (K * K)
         p_inverse += i_row * (K * K)
         p_columns += i_row * (5 * K)
@@ -161,8 +162,9 @@ def advance(
         p_facts += i_row * 4
         b_one = tl.load(p_columns + ONE * K + o_k)
         slot = tl.min(tl.where(b_one > 0, K, o_k), 0)
-        size, broken = _list_parts(p_y, p_lists + slot * L, P, L, BLOCK)
-        score, scale, inner, own = _measure(p_lists + slot * L, p_theta, p_y, p_place, P, L)
+        size, inner, broken = _list_parts(p_y, p_regular, p_lists + slot * L, p_inner + slot * L, P, L, BLOCK)
+        score, scale, own = _measure(p_lists + slot * L, p_inner + slot * L, p_theta, p_y, P, L)
+        widest = tl.minimum(tl.maximum(inner, tl.load(p_notes + WIDEST * B)), L)
         b_weight = tl.load(p_columns + WEIGHT * K + o_k)
         base = tl.load(p_facts + BASE)
 
@@ -171,7 +173,7 @@ def advance(
         is_first = (tl.max(b_one, 0) == 0) | is_far
         base = tl.where(is_first, score, base)
         scale = tl.where(is_first, scale, tl.maximum(scale, tl.load(p_facts + SCALE)))
-        b_h = _overlaps(p_lists, p_y, p_place, b_one, P, L, K, BLOCK_LISTS)
+        b_h = _overlaps(p_inner, p_y, b_one, widest, P, L, K, BLOCK_LISTS)
         mean = tl.sum(tl.where(b_one > 0, b_weight * (b_h - 1), 0.0), 0)
         gap = score - base - mean - tl.load(p_facts + LEVEL)
         gap = tl.where(is_first, float("inf"), gap)
@@ -302,9 +304,10 @@ def advance(
             tl.store(p_facts + LEVEL, level + 1)
             tl.store(p_facts + SCALE, scale)
             tl.store(p_notes + COUNT * B, tl.sum(b_one, 0).to(tl.int32))
+            tl.store(p_notes + WIDEST * B, widest)
             if not IS_START:
                 tl.store(p_notes + STATE * B, STOPPED, mask=(way > 0) == 0)
-            _refresh(p_lists, p_columns, p_theta, p_g, p_place, p_width, i_row, used, P, L, K, BLOCK_LISTS)
+            _refresh(p_inner, p_columns, p_theta, p_g, used, widest, P, L, K, BLOCK_LISTS)
 
 
 @triton.jit(do_not_specialize=["B", "K_out", "L_out"])
