@@ -318,10 +318,20 @@ def plan(room: str, name: str, device: str, parts: int, backend: str) -> Plan:
         assert found is not None
         in_dtype = tuple(not kind.startswith("state") and ":" not in kind for kind in kinds(room, name, parts))
         fetches = device == "cuda" and chosen == "numba"
-        refuses = getattr(holder(room, chosen), "refuses", None)
+        refuses = _refuses(room, name, chosen)
         called, skipped = (found.whole, 1) if isinstance(found, Rest) else (found, 0)
         known[key] = Plan(room, name, parts, backend, chosen, called, fetches, refuses, in_dtype, skipped)
     return known[key]
+
+
+def _refuses(room: str, name: str, backend: str) -> Callable[..., str | None] | None:
+    """The kernel's function that says which arguments it does not support, if it has one."""
+    own = holder(room, backend)
+    refuses = getattr(own, "refuses", None)
+    if refuses is None or name != "sparsemap" or hasattr(own, name):
+        return refuses
+    # What may be too large is each search.
+    return lambda _, tensors, fields: refuses("argmax", tensors, fields)
 
 
 def second_choice(first: Plan, tensors: Sequence[Tensor], fields: dict[str, Any]) -> Plan:

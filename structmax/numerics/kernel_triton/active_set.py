@@ -41,8 +41,8 @@ def _power(size: int) -> int:
 
 def _tiles(capacity: int, parts: int) -> tuple[tuple[int, int], int, int]:
     """K and the rows of a matrix that are read together, the parts of y that are, and those of all lists."""
-    rows = max(1, min(capacity, 1024 // capacity))
-    return (capacity, rows), min(1024, max(16, _power(parts))), max(1, min(32, 1024 // capacity))
+    together = max(1, 512 // capacity)
+    return (capacity, min(capacity, together)), min(512, max(16, _power(parts))), together
 
 
 class _Supports:
@@ -87,11 +87,11 @@ class _Supports:
 
     def offer(self, y: Tensor, max_iter: int, tol: float, is_start: bool) -> None:
         """Offers each instance a structure, counts of parts (B, P)."""
-        found = y, self.theta, self.g, self.regular
+        found = y.contiguous(), self.theta, self.g, self.regular
         own = self.lists, self.inner, self.gram, self.inverse, self.columns, self.work, self.facts, self.notes
-        numbers = self.rows, self.width, self.longest, max_iter, tol
+        numbers = self.rows, self.width, self.longest, max_iter, int(is_start), tol
         tile, block, listed = _tiles(self.capacity, self.width)
-        launch(advance, (self.rows,), (*found, *own, *numbers), (is_start, *tile, block, listed))
+        launch(advance, (self.rows,), (*found, *own, *numbers), (*tile, block, listed))
 
     def outcome(self, count: int, longest: int) -> tuple[Tensor, ...]:
         """What the contract says of `sparsemap`, for supports of up to `count` structures of up to `longest` parts."""
@@ -128,7 +128,7 @@ def sparsemap(
     for k in range(starts):
         y = from_lists(start[:, k : k + 1], supports.theta)[:, 0]
         absent = (start[:, k] < 0).any(1, keepdim=True)
-        supports.offer(y.masked_fill_(absent, math.nan), max_iter, tol, True)
+        supports.offer(y.masked_fill(absent, math.nan), max_iter, tol, True)
     unseen, state = 1, OPEN.value
     while state >= OPEN.value:
         for _ in range(unseen):

@@ -33,6 +33,7 @@ from structmax.numerics.kernel_triton.inverse import (
     times_both,
     write_row,
 )
+from structmax.numerics.kernel_triton.lists import LISTED, add_listed
 
 # WEIGHT, and SCORE less that of the first structure; ONE where there is a structure; H⁻¹ times the latter two.
 WEIGHT, SCORE, ONE, OF_SCORE, OF_ONE = (tl.constexpr(i) for i in range(5))
@@ -48,8 +49,6 @@ CONVERGED, LOST, STOPPED, BROKEN, OPEN, FULL, ASK = (tl.constexpr(i) for i in ra
 DEPENDENT, NOTHING, ROUNDING = tl.constexpr(1e-9), tl.constexpr(1e-14), tl.constexpr(1e-14)
 # A residual above which the inverse is made anew: refinement squares it.
 INEXACT = tl.constexpr(1e-8)
-# Parts of one list that are looked at together.
-LISTED = tl.constexpr(128)
 
 
 @triton.jit
@@ -127,23 +126,14 @@ def _refresh(p_inner, p_columns, p_theta, p_g, used, widest, P, L, K: tl.constex
         b_part = tl.load(p_inner + o_k[:, None] * L + o_list[None, :], mask=m_list, other=P)
         b_theta = tl.load(p_theta + b_part, mask=b_part < P, other=0.0)
         tl.store(p_g + b_part, b_theta, mask=b_part < P)
-    for k in range(0, used):
-        weight = tl.load(p_columns + WEIGHT * K + k)
-        tl.debug_barrier()
-        if weight > 0:
-            for first in range(0, widest, LISTED):
-                o_list = first + tl.arange(0, LISTED)
-                b_part = tl.load(p_inner + k * L + o_list, mask=o_list < widest, other=P)
-                b_less = tl.zeros((LISTED,), tl.float64) - weight
-                # A part may be listed twice. The same number is added each time, so their order changes nothing.
-                tl.atomic_add(p_g + b_part, b_less, mask=b_part < P, sem="relaxed")
+    add_listed(p_g, p_inner, p_columns + WEIGHT * K, -1.0, used, widest, P, L)
 
 
-@triton.jit(do_not_specialize=["B", "max_iter"])
+@triton.jit(do_not_specialize=["B", "max_iter", "is_start"])
 def advance(
     p_y, p_theta, p_g, p_regular, p_lists, p_inner, p_gram, p_inverse, p_columns, p_work, p_facts, p_notes,
-    B, P, L, max_iter, tol: tl.float64,
-    IS_START: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_LISTS: tl.constexpr,
+    B, P, L, max_iter, is_start, tol: tl.float64,
+    K: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_LISTS: tl.constexpr,
 ):  # fmt: skip
     """Offers each instance its y (P,), counts of parts. One to start from that is NaN or forbidden is passed over."""
     i_row = tl.program_id(0).to(tl.int64)
@@ -183,13 +173,11 @@ def advance(
         fits = (size <= L) & (broken == 0)
         is_sound = fits & (score < float("inf"))
         feasible = tl.load(p_notes + FEASIBLE * B)
-        is_known = (size > 0) | (feasible == YES)
-        if IS_START:
-            is_known = size >= 0
+        is_known = (size > 0) | (feasible == YES) | (is_start > 0)
         is_offered = is_sound & is_known & (score > float("-inf"))
         is_new = is_offered & (gap > bar)
         takes = is_new & (slot < K)
-        if not IS_START:
+        if is_start == 0:
             state = tl.where(is_new, tl.where(slot < K, OPEN, FULL), CONVERGED)
             state = tl.where(is_offered, state, LOST)
             state = tl.where((size == 0) & (feasible == UNKNOWN), ASK, state)
@@ -262,37 +250,42 @@ def advance(
             # To the best weights, dropping what comes to nothing.
             way = given
             level = given
+            is_fresh = 0
             going = 1
             while going > 0:
                 b_s, b_o = times_both(p_gram, p_work, b_of_score, b_of_one, used, K, ROWS)
                 b_s, b_o = b_score - b_s, b_one - b_o
                 wrong = tl.maximum(tl.max(tl.abs(b_o), 0), tl.max(tl.abs(b_s), 0) / (1 + tl.max(tl.abs(b_score), 0)))
-                if wrong > INEXACT:
+                is_poor = (wrong > INEXACT) & (is_fresh == 0)
+                if is_poor:
+                    # What was computed with it is forgotten, and this turn only finds what the next one refines.
                     rebuild(p_gram, p_inverse, p_work, used, K, ROWS)
-                    b_of_score, b_of_one = times_both(p_inverse, p_work, b_score, b_one, used, K, ROWS)
-                    b_s, b_o = times_both(p_gram, p_work, b_of_score, b_of_one, used, K, ROWS)
-                    b_s, b_o = b_score - b_s, b_one - b_o
+                    b_of_score, b_of_one = b_of_score * 0.0, b_of_one * 0.0
+                    b_s, b_o = b_score, b_one
+                is_fresh = is_poor.to(tl.int32)
                 b_s, b_o = times_both(p_inverse, p_work, b_s, b_o, used, K, ROWS)
                 b_of_score += b_s
                 b_of_one += b_o
                 level = (tl.sum(b_of_score, 0) - 1) / tl.sum(b_of_one, 0)
                 b_target = b_of_score - level * b_of_one
                 m_nothing = (b_one > 0) & (b_target <= NOTHING)
-                going = ((tl.max(m_nothing.to(tl.int32), 0) > 0) & (tl.sum(b_one, 0) > 1)).to(tl.int32)
+                is_blocked = (tl.max(m_nothing.to(tl.int32), 0) > 0) & (tl.sum(b_one, 0) > 1)
                 m_falls = b_weight > b_target
                 b_share = tl.where(m_falls, b_weight / tl.where(m_falls, b_weight - b_target, 1.0), 0.0)
                 b_share = tl.where(m_nothing, tl.minimum(b_share, 1.0), 2.0)
-                step = tl.where(going > 0, tl.min(b_share, 0), 1.0)
-                way += step
-                b_weight = tl.where(going > 0, b_weight + step * (b_target - b_weight), b_target)
-                if going > 0:
-                    k = tl.min(tl.where(b_share == step, o_k, K - 1), 0)
-                    b_of_score, b_of_one = drop(
-                        p_gram, p_inverse, p_work, b_of_score, b_of_one, k, used, K, ROWS
-                    )
-                    b_one = tl.where(o_k == k, 0.0, b_one)
-                    b_score *= b_one
-                b_weight *= b_one
+                going = (is_poor | is_blocked).to(tl.int32)
+                if is_poor == 0:
+                    step = tl.where(is_blocked, tl.min(b_share, 0), 1.0)
+                    way += step
+                    b_weight = tl.where(is_blocked, b_weight + step * (b_target - b_weight), b_target)
+                    if is_blocked:
+                        k = tl.min(tl.where(b_share == step, o_k, K - 1), 0)
+                        b_of_score, b_of_one = drop(
+                            p_gram, p_inverse, p_work, b_of_score, b_of_one, k, used, K, ROWS
+                        )
+                        b_one = tl.where(o_k == k, 0.0, b_one)
+                        b_score *= b_one
+                    b_weight *= b_one
 
             tl.debug_barrier()
             tl.store(p_columns + WEIGHT * K + o_k, b_weight)
@@ -305,7 +298,7 @@ def advance(
             tl.store(p_facts + SCALE, scale)
             tl.store(p_notes + COUNT * B, tl.sum(b_one, 0).to(tl.int32))
             tl.store(p_notes + WIDEST * B, widest)
-            if not IS_START:
+            if is_start == 0:
                 tl.store(p_notes + STATE * B, STOPPED, mask=(way > 0) == 0)
             _refresh(p_inner, p_columns, p_theta, p_g, used, widest, P, L, K, BLOCK_LISTS)
 
