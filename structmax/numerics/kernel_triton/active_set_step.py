@@ -1,11 +1,11 @@
 """One step of the active-set method of sparse maps, for all instances at once. Derivation: structures/sparse_support.
 
-A program is an instance. It is offered a structure, the best of g = θ − μ, and does what kernel_numba/active_set.py does
-with it: it is done, or takes the structure in, moves to the best weights, dropping what comes to nothing, and writes the
-g to search next. Instead of a factor, whose every row waits for the one before, it keeps the inverse of H = G + 1: rows
-that come and go are squares added to it, without any order among threads. H itself is whole numbers, free of rounding,
-so that one step of refinement makes what the inverse gives as exact as a factor would; where the inverse has become
-too inexact for that, it is made anew.
+A program is an instance. It is offered a structure, the best of g = θ − μ, and does what kernel_numba/active_set.py
+does with it: it is done, or takes the structure in, moves to the best weights, dropping what comes to nothing, and
+writes the g to search next. Instead of a factor, in which every row waits for the one before, it keeps the inverse of
+H = G + 1: rows that come and go are squares added to it, without any order among threads. H itself is whole numbers,
+free of rounding, so that one step of refinement makes what the inverse gives as exact as a factor would; where the
+inverse has become too inexact for that, it is made anew.
 
 A structure keeps its place (of K) while it is in the support. In memory, for each instance:
 
@@ -38,8 +38,8 @@ from structmax.numerics.kernel_triton.lists import LISTED, add_listed
 # WEIGHT, and SCORE less that of the first structure; ONE where there is a structure; H⁻¹ times the latter two.
 WEIGHT, SCORE, ONE, OF_SCORE, OF_ONE = (tl.constexpr(i) for i in range(5))
 BASE, LEVEL, SCALE, GAP = (tl.constexpr(i) for i in range(4))
-# LONGEST is the most parts of a structure that was found, WIDEST the most regularised ones of a support's, COUNT how many
-# it has, CALLS how many were found, FEASIBLE whether the best one may be empty: unknown, no, yes.
+# LONGEST is the most parts of a structure that was found, WIDEST the most regularised ones of a support's, COUNT how
+# many it has, CALLS how many were found, FEASIBLE whether the best one may be empty: unknown, no, yes.
 STATE, LONGEST, COUNT, WIDEST, CALLS, FEASIBLE = (tl.constexpr(i) for i in range(6))
 UNKNOWN, NO, YES = (tl.constexpr(i) for i in range(3))
 # What is said of an instance: done; nothing is feasible; rounding or `max_iter` stops it; a score is none; go on; there
@@ -217,9 +217,7 @@ def advance(
             going = 1
             while going > 0:
                 b_v = times(p_inverse, p_work, b_h, used, K, ROWS)
-                b_v += times(
-                    p_inverse, p_work, b_h - times(p_gram, p_work, b_v, used, K, ROWS), used, K, ROWS
-                )
+                b_v += times(p_inverse, p_work, b_h - times(p_gram, p_work, b_v, used, K, ROWS), used, K, ROWS)
                 rest = own - tl.sum(b_h * b_v, 0)
                 going = (rest <= DEPENDENT * own).to(tl.int32)
                 if going > 0:
@@ -228,9 +226,7 @@ def advance(
                     k = tl.min(tl.where(b_ratio == step, o_k, K - 1), 0)
                     b_weight = tl.maximum(b_weight - step * b_v, 0.0)
                     given += step
-                    b_of_score, b_of_one = drop(
-                        p_gram, p_inverse, p_work, b_of_score, b_of_one, k, used, K, ROWS
-                    )
+                    b_of_score, b_of_one = drop(p_gram, p_inverse, p_work, b_of_score, b_of_one, k, used, K, ROWS)
                     b_one = tl.where(o_k == k, 0.0, b_one)
                     b_weight *= b_one
                     b_score *= b_one
@@ -280,9 +276,7 @@ def advance(
                     b_weight = tl.where(is_blocked, b_weight + step * (b_target - b_weight), b_target)
                     if is_blocked:
                         k = tl.min(tl.where(b_share == step, o_k, K - 1), 0)
-                        b_of_score, b_of_one = drop(
-                            p_gram, p_inverse, p_work, b_of_score, b_of_one, k, used, K, ROWS
-                        )
+                        b_of_score, b_of_one = drop(p_gram, p_inverse, p_work, b_of_score, b_of_one, k, used, K, ROWS)
                         b_one = tl.where(o_k == k, 0.0, b_one)
                         b_score *= b_one
                     b_weight *= b_one
