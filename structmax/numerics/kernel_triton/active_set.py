@@ -42,7 +42,7 @@ def _power(size: int) -> int:
 def _tiles(capacity: int, parts: int) -> tuple[tuple[int, int], int, int]:
     """K and the rows of a matrix that are read together, the parts of y that are, and those of all lists."""
     together = max(1, 512 // capacity)
-    return (capacity, min(capacity, together)), min(512, max(16, _power(parts))), together
+    return (capacity, min(capacity, together)), min(1024, max(16, _power(parts))), together
 
 
 class _Supports:
