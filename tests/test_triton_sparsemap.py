@@ -122,7 +122,8 @@ def test_starts(monkeypatch):
     """Good ones are all that it takes; those that are far off are left."""
     scores, partial = draw(2, 2, 2), structmax.Matching(partial=True)
     result = both(scores, partial, monkeypatch)
-    lists = result.lists.masked_fill(torch.arange(result.lists.shape[1])[:, None] >= result.counts[:, None, None], -1)
+    absent = torch.arange(result.lists.shape[1], device=DEVICE) >= result.counts[:, None]
+    lists = result.lists.masked_fill(absent[..., None], -1)
     again = _sparsemap(partial, scores.to(DEVICE), lists)
     assert again[5].tolist() == [1, 1]
     torch.testing.assert_close(again[0], result.value, atol=1e-9, rtol=0)

@@ -18,6 +18,7 @@ from structmax.numerics.kernel_triton.active_set_step import (
     CALLS,
     COUNT,
     FEASIBLE,
+    FULL,
     LOST,
     NO,
     OPEN,
@@ -31,7 +32,7 @@ from structmax.parts import flat, unflat
 # How many iterations the host does not look.
 UNSEEN = 4
 # Room for structures, and for parts of each, at first: powers of two.
-STRUCTURES, PARTS = 32, 64
+STRUCTURES, PARTS = 64, 64
 
 
 def _power(size: int) -> int:
@@ -120,9 +121,11 @@ def sparsemap(
 
     A best structure without parts may be the empty one, or there is none: `is_feasible` tells, where it is given.
     """
-    starts = start.shape[1]
-    room = max(STRUCTURES, _power(starts + UNSEEN)), max(PARTS, _power(start.shape[2]))
-    supports = _Supports(scores, regularised[:1].any(0), *room)
+    starts, longest_start = start.shape[1:]
+    # More are not affinely independent, but for one that comes before another goes.
+    most = _power(regularised.shape[1] + 2)
+    capacity = min(most, max(STRUCTURES, _power(starts + UNSEEN)))
+    supports = _Supports(scores, regularised[:1].any(0), capacity, max(PARTS, _power(longest_start)))
     if not len(start):
         return supports.outcome(0, 0)
     for k in range(starts):
@@ -140,9 +143,9 @@ def sparsemap(
         if state == ASK.value:
             supports.notes[FEASIBLE.value] = _feasible(is_feasible, scores, fields, supports)
         if state >= OPEN.value:
-            capacity = supports.capacity
-            is_short = count + UNSEEN > capacity
-            supports.grow(2 * capacity if is_short else capacity, max(supports.longest, _power(longest)))
+            if count + UNSEEN > capacity and (capacity < most or state == FULL.value):
+                capacity *= 2
+            supports.grow(capacity, max(supports.longest, _power(longest)))
         unseen = UNSEEN
     return supports.outcome(count, longest)
 
