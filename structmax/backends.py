@@ -22,7 +22,6 @@ from torch import Tensor
 from structmax import check
 from structmax.contract import RETURNS, AbstractStructure, by_autograd
 from structmax.loading import loading
-from structmax.numerics import active_set
 from structmax.recursion.edges import by_recursion
 from structmax.recursion.edges import noise_size as of_recursion
 
@@ -38,6 +37,12 @@ ENGINES = {
     "triton": ("structmax.recursion.kernel_triton",),
     "numba": ("structmax.recursion.kernel_numba",),
     "reference": ("structmax.recursion.reference", "structmax.recursion.reference_walks"),
+}
+# The sparse map of any structure with `argmax`.
+SEARCHES = {
+    "triton": "structmax.numerics.kernel_triton.active_set",
+    "numba": "structmax.numerics.active_set",
+    "reference": "structmax.numerics.active_set",
 }
 # The functions of the support of any sparse map.
 SUPPORT = "structmax.structures.sparse_support"
@@ -108,16 +113,19 @@ def _found(room: str, name: str, backend: str) -> Iterator[Found]:
     for home, holder, source in _sources(room, name, backend):
         if answer := source(name) or _composed(source, name):
             yield Found(answer, home, getattr(holder, "refuses", None))
-    if name == "sparsemap" and backend != "triton" and (answer := _by_oracle(room, backend)):
-        yield Found(answer, "numerics/active_set")
+    if name == "sparsemap" and (answer := _by_oracle(room, backend)):
+        yield Found(answer, _spoken_file(_file(SEARCHES[backend])))
 
 
 def _by_oracle(room: str, backend: str) -> Callable[..., Any] | None:
     """The sparse map by calls of `argmax`, which may return zeros for the empty structure, or if there is none."""
-    argmax, topk, log_partition = (function(room, name, backend) for name in ("argmax", "topk", "log_partition"))
+    argmax = function(room, "argmax", backend)
     if argmax is None or function(room, "relax", backend) is not None:
         # a relaxation of its hull is what it has instead
         return None
+    names = "topk", "log_partition"
+    # seldom asked: a kernel without either leaves it to the reference
+    topk, log_partition = (function(room, name, backend) or function(room, name, "reference") for name in names)
 
     def is_feasible(*scores: Tensor, **fields: Any) -> Tensor:
         if topk:
@@ -125,7 +133,7 @@ def _by_oracle(room: str, backend: str) -> Callable[..., Any] | None:
         assert log_partition
         return _listed(log_partition(*scores, **fields))[0] > -torch.inf
 
-    return functools.partial(active_set.sparsemap, argmax, is_feasible if topk or log_partition else None)
+    return functools.partial(_file(SEARCHES[backend]).sparsemap, argmax, is_feasible if topk or log_partition else None)
 
 
 def _sources(room: str, name: str, backend: str) -> Iterator[tuple[str, Any, Source]]:
@@ -329,6 +337,7 @@ def plan(room: str, name: str, device: str, parts: int, backend: str) -> Plan:
     if key not in known:
         with loading():
             chosen = choose(room, name, device, backend)
+<<<<<<< HEAD
             known[key] = _plan(room, name, device, parts, backend, chosen, 0)
     return known[key]
 
@@ -342,6 +351,26 @@ def _plan(room: str, name: str, device: str, parts: int, asked: str, chosen: str
     widens = rank > 0 or name not in getattr(holder(room, chosen), "READS_HALF", ())
     called, skipped = (called.whole, 1) if isinstance(called, Rest) else (called, 0)
     return Plan(room, name, parts, asked, chosen, rank, home, called, fetches, widens, refuses, in_dtype, skipped)
+=======
+            found = function(room, name, chosen)
+        assert found is not None
+        in_dtype = tuple(not kind.startswith("state") and ":" not in kind for kind in kinds(room, name, parts))
+        fetches = device == "cuda" and chosen == "numba"
+        refuses = _refuses(room, name, chosen)
+        called, skipped = (found.whole, 1) if isinstance(found, Rest) else (found, 0)
+        known[key] = Plan(room, name, parts, backend, chosen, called, fetches, refuses, in_dtype, skipped)
+    return known[key]
+
+
+def _refuses(room: str, name: str, backend: str) -> Callable[..., str | None] | None:
+    """The kernel's function that says which arguments it does not support, if it has one."""
+    own = holder(room, backend)
+    refuses = getattr(own, "refuses", None)
+    if refuses is None or name != "sparsemap" or hasattr(own, name):
+        return refuses
+    # What may be too large is each search.
+    return lambda _, tensors, fields: refuses("argmax", tensors, fields)
+>>>>>>> sparse
 
 
 def second_choice(first: Plan, tensors: Sequence[Tensor], fields: dict[str, Any]) -> Plan:

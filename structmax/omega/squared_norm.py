@@ -210,8 +210,8 @@ class Search:
 
 
 def _ask(problem: Problem, name: str, *tensors: Tensor, **named: Any) -> list[Tensor]:
-    """Calls functions of mixtures, which have no Triton kernel of their own."""
-    return call(backends.SUPPORT, name, tensors, named, 1, "auto" if problem.backend == "triton" else problem.backend)
+    """Calls functions of mixtures."""
+    return call(backends.SUPPORT, name, tensors, named, 1, problem.backend)
 
 
 class Sparse(Function):
@@ -222,11 +222,12 @@ class Sparse(Function):
         t, dtype = search.temperature, scores[0].dtype
         wide = tuple(score.double() if t == 1 else score.double() / t for score in scores)
         solution = search.solver.solve(problem.at(wide), start, search.mask(scores), search.max_iter, search.tol)
-        _warn(solution, search)
         (mixture,) = _ask(problem, "mixture", flat(scores), lists=solution.lists, weights=solution.weights)
-        mixture, broken = mixture.to(dtype), solution.value.isnan()
-        if bool(broken.any()):
-            mixture = torch.where(broken.unsqueeze(-1), math.nan, mixture)
+        mixture = mixture.to(dtype)
+        # A GPU is waited for once. Where a score is NaN nothing has converged.
+        if not bool(solution.converged.all()):
+            _warn(solution, search)
+            mixture = torch.where(solution.value.isnan().unsqueeze(-1), math.nan, mixture)
         diff = (t * solution.value).to(dtype), solution.weights.to(dtype), *unflat(mixture, scores)
         found = solution.lists, solution.factor, solution.ranks
         numbers = solution.counts.clone(), solution.iterations, solution.converged, t * solution.gap

@@ -1,0 +1,158 @@
+"""The active-set method of sparse maps on CUDA, for any structure with `argmax` there: all instances advance together.
+
+An iteration is a search, the structure's own `argmax` of g, and one launch that does the rest (active_set_step.py). The
+host only looks every few iterations: whether all are done, whether a support or a list needs more room.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from structmax.numerics.active_set import from_lists
+from structmax.numerics.kernel_triton import launch
+from structmax.numerics.kernel_triton.active_set_step import (
+    ASK,
+    CALLS,
+    COUNT,
+    FEASIBLE,
+    FULL,
+    LOST,
+    NO,
+    OPEN,
+    STATE,
+    YES,
+    advance,
+    finish,
+)
+from structmax.parts import flat, unflat
+
+# How many iterations the host does not look.
+UNSEEN = 4
+# Room for structures, and for parts of each, at first: powers of two.
+STRUCTURES, PARTS = 64, 64
+
+
+def _power(size: int) -> int:
+    """The first power of two that is as large."""
+    return 1 << max(0, size - 1).bit_length()
+
+
+def _tiles(capacity: int, parts: int) -> tuple[tuple[int, int], int, int]:
+    """K and the rows of a matrix that are read together, the parts of y that are, and those of all lists."""
+    together = max(1, 512 // capacity)
+    return (capacity, min(capacity, together)), min(1024, max(16, _power(parts))), together
+
+
+class _Supports:
+    """Structures and weights of each instance, on the device."""
+
+    def __init__(self, scores: tuple[Tensor, ...], regular: Tensor, structures: int, longest: int) -> None:
+        self.scores, self.rows = scores, scores[0].shape[0]
+        # (B, P)
+        self.theta = flat(scores)
+        self.g, self.width = self.theta.clone(), self.theta.shape[1]
+        # (P,), and for each part tensor whether any of it is regularised
+        self.regular = regular.to(torch.uint8)
+        sizes = [math.prod(score.shape[1:]) for score in scores]
+        self.moving = torch.stack([piece.any() for piece in regular.split(sizes)]).tolist()
+        self.facts, self.notes = self._zeros(4), self._zeros(6, dtype=torch.int32).reshape(6, self.rows)
+        self.notes[STATE.value] = OPEN.value
+        self._make(structures, longest)
+
+    def direction(self) -> tuple[Tensor, ...]:
+        """g as part tensors."""
+        pieces = zip(unflat(self.g, self.scores), self.scores, self.moving, strict=True)
+        return tuple(piece.contiguous() if moves else score for piece, score, moves in pieces)
+
+    def _zeros(self, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+        return torch.zeros(self.rows, *shape, dtype=dtype, device=self.theta.device)
+
+    def _make(self, structures: int, longest: int) -> None:
+        self.capacity, self.longest = structures, longest
+        lists = (self.rows, structures + 1, longest)
+        self.lists = torch.full(lists, self.width, dtype=torch.int32, device=self.theta.device)
+        self.inner = self.lists.clone()
+        self.gram, self.inverse = self._zeros(structures, structures), self._zeros(structures, structures)
+        self.columns, self.work = self._zeros(5, structures), self._zeros(2, structures)
+
+    def grow(self, structures: int, longest: int) -> None:
+        """Makes room for more structures, or for longer lists."""
+        K, L, former = self.capacity, self.longest, (self.lists, self.inner, self.gram, self.inverse, self.columns)
+        if (structures, longest) != (K, L):
+            self._make(structures, longest)
+            self.lists[:, :K, :L], self.inner[:, :K, :L] = former[0][:, :K], former[1][:, :K]
+            self.gram[:, :K, :K], self.inverse[:, :K, :K], self.columns[:, :, :K] = former[2:]
+
+    def offer(self, y: Tensor, max_iter: int, tol: float, is_start: bool) -> None:
+        """Offers each instance a structure, counts of parts (B, P)."""
+        found = y.contiguous(), self.theta, self.g, self.regular
+        own = self.lists, self.inner, self.gram, self.inverse, self.columns, self.work, self.facts, self.notes
+        numbers = self.rows, self.width, self.longest, max_iter, int(is_start), tol
+        tile, block, listed = _tiles(self.capacity, self.width)
+        launch(advance, (self.rows,), (*found, *own, *numbers), (*tile, block, listed))
+
+    def outcome(self, count: int, longest: int) -> tuple[Tensor, ...]:
+        """What the contract says of `sparsemap`, for supports of up to `count` structures of up to `longest` parts."""
+        shape = self.rows, count, max(1, longest)
+        lists = torch.full(shape, self.width, dtype=torch.int32, device=self.theta.device)
+        weights, factor, value, gap = self._zeros(count), self._zeros(count, count), self._zeros(), self._zeros()
+        own = self.lists, self.gram, self.inverse, self.columns, self.facts, self.notes
+        numbers = self.rows, self.width, self.longest, *shape[1:]
+        tile, _, listed = _tiles(self.capacity, self.width)
+        launch(finish, (self.rows,), (*own, lists, weights, factor, value, gap, *numbers), (*tile, listed))
+        state, _, counts, _, calls, _ = self.notes.long().unbind()
+        return value, lists, weights, factor, counts, calls, gap, state <= LOST.value
+
+
+def sparsemap(
+    argmax: Callable[..., Any],
+    is_feasible: Callable[..., Tensor] | None,
+    *scores: Tensor,
+    regularised: Tensor,
+    start: Tensor,
+    max_iter: int,
+    tol: float,
+    **fields: Any,
+) -> tuple[Tensor, ...]:
+    """What the contract says of `sparsemap`, using the structure's `argmax`.
+
+    A best structure without parts may be the empty one, or there is none: `is_feasible` tells, where it is given.
+    """
+    starts, longest_start = start.shape[1:]
+    # More are not affinely independent, but for one that comes before another goes.
+    most = _power(regularised.shape[1] + 2)
+    capacity = min(most, max(STRUCTURES, _power(starts + UNSEEN)))
+    supports = _Supports(scores, regularised[:1].any(0), capacity, max(PARTS, _power(longest_start)))
+    if not len(start):
+        return supports.outcome(0, 0)
+    for k in range(starts):
+        y = from_lists(start[:, k : k + 1], supports.theta)[:, 0]
+        absent = (start[:, k] < 0).any(1, keepdim=True)
+        supports.offer(y.masked_fill(absent, math.nan), max_iter, tol, True)
+    unseen, state = 1, OPEN.value
+    while state >= OPEN.value:
+        for _ in range(unseen):
+            found = argmax(*supports.direction(), **fields)
+            parts = (found,) if isinstance(found, Tensor) else found
+            y = parts[0].reshape(len(start), -1) if len(parts) == 1 else flat(parts)
+            supports.offer(y.to(supports.theta.dtype), max_iter, tol, False)
+        state, longest, count = supports.notes[: COUNT.value + 1].amax(1).tolist()
+        if state == ASK.value:
+            supports.notes[FEASIBLE.value] = _feasible(is_feasible, scores, fields, supports)
+        if state >= OPEN.value:
+            if count + UNSEEN > capacity and (capacity < most or state == FULL.value):
+                capacity *= 2
+            supports.grow(capacity, max(supports.longest, _power(longest)))
+        unseen = UNSEEN
+    return supports.outcome(count, longest)
+
+
+def _feasible(
+    is_feasible: Callable[..., Tensor] | None, scores: tuple[Tensor, ...], fields: dict[str, Any], supports: _Supports
+) -> Tensor:
+    """Whether an instance in which no part is best has a structure at all: NO or YES, (B,) int32."""
+    found = is_feasible(*scores, **fields) if is_feasible else supports.notes[CALLS.value] > 0
+    return torch.where(found, YES.value, NO.value).int()
