@@ -114,7 +114,10 @@ def _found(room: str, name: str, backend: str) -> Iterator[Found]:
         if answer := source(name) or _composed(source, name):
             yield Found(answer, home, getattr(holder, "refuses", None))
     if name == "sparsemap" and (answer := _by_oracle(room, backend)):
-        yield Found(answer, _spoken_file(_file(SEARCHES[backend])))
+        search = found(room, "argmax", backend).refuses
+        # what may be too large is each search
+        refuses = search and (lambda _, tensors, fields: search("argmax", tensors, fields))
+        yield Found(answer, _spoken_file(_file(SEARCHES[backend])), refuses)
 
 
 def _by_oracle(room: str, backend: str) -> Callable[..., Any] | None:
@@ -337,7 +340,6 @@ def plan(room: str, name: str, device: str, parts: int, backend: str) -> Plan:
     if key not in known:
         with loading():
             chosen = choose(room, name, device, backend)
-<<<<<<< HEAD
             known[key] = _plan(room, name, device, parts, backend, chosen, 0)
     return known[key]
 
@@ -351,26 +353,6 @@ def _plan(room: str, name: str, device: str, parts: int, asked: str, chosen: str
     widens = rank > 0 or name not in getattr(holder(room, chosen), "READS_HALF", ())
     called, skipped = (called.whole, 1) if isinstance(called, Rest) else (called, 0)
     return Plan(room, name, parts, asked, chosen, rank, home, called, fetches, widens, refuses, in_dtype, skipped)
-=======
-            found = function(room, name, chosen)
-        assert found is not None
-        in_dtype = tuple(not kind.startswith("state") and ":" not in kind for kind in kinds(room, name, parts))
-        fetches = device == "cuda" and chosen == "numba"
-        refuses = _refuses(room, name, chosen)
-        called, skipped = (found.whole, 1) if isinstance(found, Rest) else (found, 0)
-        known[key] = Plan(room, name, parts, backend, chosen, called, fetches, refuses, in_dtype, skipped)
-    return known[key]
-
-
-def _refuses(room: str, name: str, backend: str) -> Callable[..., str | None] | None:
-    """The kernel's function that says which arguments it does not support, if it has one."""
-    own = holder(room, backend)
-    refuses = getattr(own, "refuses", None)
-    if refuses is None or name != "sparsemap" or hasattr(own, name):
-        return refuses
-    # What may be too large is each search.
-    return lambda _, tensors, fields: refuses("argmax", tensors, fields)
->>>>>>> sparse
 
 
 def second_choice(first: Plan, tensors: Sequence[Tensor], fields: dict[str, Any]) -> Plan:
