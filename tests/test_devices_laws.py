@@ -1,0 +1,60 @@
+"""Every structure is held to every law by its Triton kernels on a GPU: scores go there and answers come back."""
+
+from unittest import mock
+
+import pytest
+import torch
+from cases import CASES
+
+from structmax import backends
+from structmax.testing import applicable
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def moved(what, device):
+    if isinstance(what, torch.Tensor):
+        return what.to(device)
+    if isinstance(what, tuple | list):
+        return tuple(moved(each, device) for each in what)
+    return {key: moved(each, device) for key, each in what.items()} if isinstance(what, dict) else what
+
+
+def there_and_back(plan):
+    """The plan of a Triton kernel, for scores on the CPU."""
+    if plan.backend == "triton":
+        function = plan.function
+        plan.function = lambda *tensors, **fields: moved(
+            function(*moved(tensors, "cuda"), **moved(fields, "cuda")), "cpu"
+        )
+    return plan
+
+
+def accepted():
+    """As under Triton's interpreter, `backend="triton"` takes scores on the CPU."""
+    return mock.patch.object(backends, "_triton_interpreted", lambda: True)
+
+
+with accepted():
+    PAIRS = [
+        pytest.param(case, law, id=f"{name}-{law.__name__}")
+        for name, case in CASES.items()
+        for law, backend in (applicable(case) if torch.cuda.is_available() else ())
+        if backend == "triton"
+    ]
+
+
+def forget(case):
+    """What is known of the functions of a structure is found again."""
+    case.structure.remembered.clear()
+    backends._modules.clear()
+
+
+@pytest.mark.parametrize(("case", "law"), PAIRS)
+def test_law(case, law, monkeypatch):
+    plan = backends._plan
+    monkeypatch.setattr(backends, "_plan", lambda *args: there_and_back(plan(*args)))
+    forget(case)
+    with accepted():
+        law(case, "triton")
+    forget(case)
