@@ -127,7 +127,7 @@ def test_longer(instance, small_tiles):
 def test_float32():
     compare(*binary(4), SUMS[:1], torch.float32, 1e-5)
     compare(*projective(3), SUMS[:1], torch.float32, 1e-5)
-    compare(*parses(3, 1, 1), SUMS[:1], torch.float32, 1e-5)
+    compare(*parses(3, 2, 2), SUMS[:1], torch.float32, 1e-5)
 
 
 def test_what_is_too_large_is_refused():
