@@ -1,11 +1,20 @@
 """Tiles, warps and launches of the kernels about spans, chosen from sizes alone. To be tuned here."""
 
+import torch
+import triton.language as tl
+from torch import Tensor
+
 # Up to so many positions one program is faster for an instance than a launch for each width.
 FEW_POSITIONS = 256
 # From so many instances on, one program for each fills the machine.
 MANY_INSTANCES = 128
 # The largest tile of a chart.
 MOST_SPANS, MOST_TERMS = 64, 128
+
+
+def work_dtype(scores: Tensor) -> tl.dtype:
+    """WORK, the dtype of exponentials: that of the scores."""
+    return tl.float64 if scores.dtype == torch.float64 else tl.float32
 
 
 def power_of_two(size: int) -> int:

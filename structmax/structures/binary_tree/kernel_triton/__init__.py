@@ -1,4 +1,4 @@
-"""Binary trees in Triton, in log space. Derivations: ../README.md.
+"""Binary trees in Triton, in log space with charts of float64. Derivations: ../README.md.
 
 Scores are (B, N, N) or, labelled, (B, N, N, C). Kernels of their own take them to tables by width and back, at the
 speed of memory: all between is about spans, whatever their labels. A question is a handful of launches, unless the
@@ -16,6 +16,7 @@ from structmax.numerics.kernel_triton.sizes import (
     tile_of_labels,
     tile_of_spans,
     tile_of_walks,
+    work_dtype,
 )
 from structmax.structures.binary_tree.kernel_triton.chart import TABLES, TABLES_ALONG, inside, outside
 from structmax.structures.binary_tree.kernel_triton.spans import read_spans, value_of, write_spans
@@ -41,13 +42,14 @@ def _sizes(x: Tensor) -> tuple[int, int, int]:
 def _fill(x: Tensor, tangent: Tensor | None, lengths: Tensor, best: bool) -> tuple[Tensor, Tensor]:
     """The tables after the pass from narrow to wide, and the value (B,)."""
     B, N, C = _sizes(x)
-    chart, value = x.new_empty(TABLES if tangent is None else TABLES_ALONG, B, N, N), x.new_empty(B)
+    tables = TABLES if tangent is None else TABLES_ALONG
+    chart, value = x.new_empty(tables, B, N, N, dtype=torch.float64), x.new_empty(B)
     kind = (best, tangent is not None)
     launch(read_spans, (B, N), (x, tangent, lengths, chart, N, B * N * N, C), (*kind, *tile_of_labels(N, C)))
     terms, spans, warps = tile_of_spans(N)
     for first, last, chunks in launches_by_width(B, N, spans):
         arguments = chart, lengths, N, B * N * N, first, last, chunks
-        launch(inside, (B, chunks), arguments, (*kind, terms, spans), warps)
+        launch(inside, (B, chunks), arguments, (work_dtype(x), *kind, terms, spans), warps)
     launch(value_of, (B,), (chart, lengths, value, N, B * N * N), (min(1024, power_of_two(N)),), 1)
     return chart, value
 
@@ -60,7 +62,7 @@ def _marginals(x: Tensor, tangent: Tensor | None, lengths: Tensor) -> tuple[Tens
     terms, spans, warps = tile_of_spans(N)
     for first, last, chunks in reversed(launches_by_width(B, N, spans)):
         arguments = chart, lengths, N, B * N * N, first, last, chunks
-        launch(outside, (B, chunks), arguments, (along, terms, spans), warps)
+        launch(outside, (B, chunks), arguments, (work_dtype(x), along, terms, spans), warps)
     out = torch.empty_like(x)
     arguments = x, tangent, chart, value, lengths, out, N, B * N * N, C
     launch(write_spans, (B, N), arguments, (along, *tile_of_labels(N, C)))

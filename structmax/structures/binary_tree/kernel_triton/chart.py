@@ -26,7 +26,7 @@ TABLES, TABLES_ALONG = 4, 7
 @triton.jit(do_not_specialize=["N", "size", "first", "last", "chunks"])
 def inside(
     p_tables, p_lengths, N, size: tl.int64, first, last, chunks,
-    BEST: tl.constexpr, TANGENT: tl.constexpr, TERMS: tl.constexpr, SPANS: tl.constexpr,
+    WORK: tl.constexpr, BEST: tl.constexpr, TANGENT: tl.constexpr, TERMS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
     """CHART, log Σ exp or the best over the trees of each span. With tangents, that of SHARE is the mean of terms."""
     i_b = tl.program_id(0).to(tl.int64)
@@ -49,7 +49,7 @@ def inside(
                 tl.store(p_here + CHART * size, peak + b_score, mask=m_i)
             else:
                 peak = above(peak)
-                total, moment = exp_moments(p_left, p_right, N, 1 - N, w, m_i, peak, along, TANGENT, TERMS, SPANS)
+                total, moment = exp_moments(p_left, p_right, N, 1 - N, w, m_i, peak, along, WORK, TANGENT, TERMS, SPANS)
                 share = reciprocal(total)
                 tl.store(p_here + CHART * size, (peak + log_of(total)) + b_score, mask=m_i)
                 tl.store(p_here + PEAK * size, peak, mask=m_i)
@@ -65,7 +65,7 @@ def inside(
 @triton.jit(do_not_specialize=["N", "size", "first", "last", "chunks"])
 def outside(
     p_tables, p_lengths, N, size: tl.int64, first, last, chunks,
-    TANGENT: tl.constexpr, TERMS: tl.constexpr, SPANS: tl.constexpr,
+    WORK: tl.constexpr, TANGENT: tl.constexpr, TERMS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
     """Marginals in place of scores, from the width last − 1 down to `first`: each span collects from its parents.
 
@@ -92,14 +92,14 @@ def outside(
             p_parent = p_here + N
             mu, d_mu = from_parents(
                 p_parent + PEAK * size, p_parent + SHARE * size, p_chart + o_i + w + 1, N, N,
-                n - 1 - w - o_i, n - 1 - w - start, own, d_own, m_i, along, TANGENT, TERMS, SPANS,
+                n - 1 - w - o_i, n - 1 - w - start, own, d_own, m_i, along, WORK, TANGENT, TERMS, SPANS,
             )  # fmt: skip
             # [i − 1 − u, j] = [i − 1 − u, i − 1] [i, j]
             p_parent = p_here + N - 1
             most = tl.minimum(start + SPANS, n - w) - 1
             mu_left, d_mu_left = from_parents(
                 p_parent + PEAK * size, p_parent + SHARE * size, p_chart + o_i - 1, N - 1, N - 1,
-                o_i, most, own, d_own, m_i, along, TANGENT, TERMS, SPANS,
+                o_i, most, own, d_own, m_i, along, WORK, TANGENT, TERMS, SPANS,
             )  # fmt: skip
             mu = tl.where(w == n - 1, 1.0, mu + mu_left)
             share = tl.load(p_here + SHARE * size, mask=m_i, other=0.0)

@@ -54,7 +54,7 @@ def value_of(p_tables, p_lengths, p_value, N, size: tl.int64, COLUMNS: tl.conste
     i_b = tl.program_id(0).to(tl.int64)
     n = tl.load(p_lengths + i_b).to(tl.int32)
     p_tables += i_b * N * N
-    b_leaves = tl.zeros((COLUMNS,), p_value.dtype.element_ty)
+    b_leaves = tl.zeros((COLUMNS,), tl.float64)
     for start in range(0, n, COLUMNS):
         o_i = start + tl.arange(0, COLUMNS)
         b_leaves += tl.load(p_tables + SCORE * size + o_i, mask=o_i < n, other=0.0)

@@ -1,4 +1,4 @@
-"""Parses of a grammar in Triton, in log space. Derivations: ../README.md.
+"""Parses of a grammar in Triton, in log space with charts of float64. Derivations: ../README.md.
 
 Scores are terms (B, N, T), rules (B, K, S, S), roots (B, K) and spans (B, N, N, K), with S = K + T. Each width is two
 launches on the way up and three on the way down. Memory is that of the chart and of the pairs of one width.
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.kernel_triton import launch
-from structmax.numerics.kernel_triton.sizes import power_of_two
+from structmax.numerics.kernel_triton.sizes import power_of_two, work_dtype
 from structmax.structures.pcfg.kernel_triton.chart import (
     PAIR_TABLES,
     PAIR_TABLES_ALONG,
@@ -69,13 +69,13 @@ def _new_chart(terms: Tensor, d_terms: Tensor | None, lengths: Tensor, K: int) -
     B, N, T = terms.shape
     S, along = K + T, d_terms is not None
     padding = torch.arange(N, device=terms.device)[:, None] >= lengths[:, None, None]
-    cells = terms.new_full((1 + along, B, N, N, S), -torch.inf)
+    cells = terms.new_full((1 + along, B, N, N, S), -torch.inf, dtype=torch.float64)
     cells[0, :, 0, :, K:] = terms.masked_fill(padding, -torch.inf)
     if d_terms is not None:
         cells[1].zero_()
         cells[1, :, 0, :, K:] = d_terms.masked_fill(padding | (terms == -torch.inf), 0.0)
-    sums = terms.new_empty(RULE_TABLES_ALONG if along else RULE_TABLES, B, N, N, K)
-    pairs = terms.new_empty(PAIR_TABLES_ALONG if along else PAIR_TABLES, B, N, S * S)
+    sums = cells.new_empty(RULE_TABLES_ALONG if along else RULE_TABLES, B, N, N, K)
+    pairs = cells.new_empty(PAIR_TABLES_ALONG if along else PAIR_TABLES, B, N, S * S)
     return _Chart(cells, sums, pairs, terms.new_empty(B))
 
 
@@ -83,7 +83,7 @@ def _sum_pairs(chart: _Chart, lengths: Tensor, w: int, tile: _Tile, best: bool, 
     _, B, N, _, S = chart.cells.shape
     arguments = chart.cells, chart.pairs, lengths, w, N, S, *chart.strides[:2]
     grid = (B, N - w, -(-S // tile.left))
-    launch(sum_pairs, grid, arguments, (best, along, tile.left, tile.right))
+    launch(sum_pairs, grid, arguments, (work_dtype(chart.value), best, along, tile.left, tile.right))
 
 
 def _fill(
@@ -99,7 +99,7 @@ def _fill(
         _sum_pairs(chart, lengths, w, tile, best, along)
         tensors = chart.cells, chart.pairs, chart.sums, rules, spans, d_rules, d_spans, lengths
         grid = (B, -(-(N - w) // tile.spans), -(-K // tile.rules))
-        constants = best, along, tile.rules, tile.spans, tile.pairs
+        constants = work_dtype(rules), best, along, tile.rules, tile.spans, tile.pairs
         launch(apply_rules, grid, (*tensors, w, N, K, S, *chart.strides), constants)
     sound = terms.new_empty(B, K)
     launch(check_scores, (B, K), (terms, rules, roots, spans, lengths, sound, N, K, T), (1024,))
@@ -121,18 +121,18 @@ def _collect(scores: tuple[Tensor, ...], tangent: tuple[Tensor, ...] | None, len
     """The value, and marginals of all parts, or their derivative along a tangent."""
     (B, N, T), rules, K = scores[0].shape, scores[1], scores[2].shape[1]
     S, along = K + T, tangent is not None
-    mu, counts = rules.new_zeros(1 + along, B, N, N, S), rules.new_zeros(1 + along, *rules.shape)
+    mu, counts = (rules.new_zeros(1 + along, *shape, dtype=torch.float64) for shape in ((B, N, N, S), rules.shape))
     chart, tile = _fill(scores, tangent, lengths, False, mu), _Tile.of(N, K, S)
     cells, pairs, sums = chart.strides
     for w in range(N - 1, 0, -1):
         _sum_pairs(chart, lengths, w, tile, False, along)
         tensors = mu, chart.pairs, chart.sums, rules, tangent[1] if tangent else None, counts, lengths
         numbers = w, N, K, S, cells, pairs, sums, rules.numel()
-        constants = along, tile.rules, tile.spans, tile.pairs
+        constants = work_dtype(rules), along, tile.rules, tile.spans, tile.pairs
         launch(share_rules, (B, -(-S * S // tile.pairs)), (*tensors, *numbers), constants)
         grid = (B, N, w * -(-S // tile.left))
         arguments = chart.cells, mu, chart.pairs, lengths, w, N, S, cells, pairs
-        launch(to_children, grid, arguments, (along, tile.left, tile.right))
+        launch(to_children, grid, arguments, (work_dtype(rules), along, tile.left, tile.right))
     parts = tuple(torch.empty_like(t) for t in scores)
     _write(mu[-1], counts[-1], chart, lengths, parts, 1)
     return chart.value, *parts
@@ -145,10 +145,10 @@ def _walk(scores: tuple[Tensor, ...], noise: Tensor | None, lengths: Tensor, par
     S = K + T
     chart = _fill(scores, None, lengths, noise is None, None)
     _write(None, None, chart, lengths, parts, D)
-    weights = terms.new_empty(B * D, S * S + S)
+    weights = chart.cells.new_empty(B * D, S * S + S)
     tensors = chart.cells, rules, roots, chart.value, noise, lengths, weights, *parts
     symbols = power_of_two(S)
-    constants = noise is not None, max(1, min(symbols, 2048 // symbols)), symbols, power_of_two(N)
+    constants = work_dtype(rules), noise is not None, max(1, min(symbols, 2048 // symbols)), symbols, power_of_two(N)
     launch(walk, (B * D,), (*tensors, D, N, K, T, 0 if noise is None else noise.shape[2]), constants)
 
 

@@ -6,7 +6,8 @@ wait for each other; a width is a launch, whose programs share out spans, symbol
 
 A sum of terms exp(x) is kept by its peak, the largest x, and its share, one over the sum relative to the peak: what
 reaches it is shared out by shares that sum to 1, however large the logarithms. Pairs are kept for one width at a time,
-(spans, S · S), and computed anew on the way down. The tangent of the chart lies `along` cells behind it.
+(spans, S · S), and computed anew on the way down. The tangent of the chart lies `along` cells behind it. Charts are
+float64; exponentials, the bulk of the work, are WORK, the dtype of the scores.
 """
 
 import triton
@@ -31,7 +32,7 @@ RULE_TABLES, RULE_TABLES_ALONG = 2, 3
 @triton.jit(do_not_specialize=["w", "N", "S", "along", "size"])
 def sum_pairs(
     p_chart, p_pairs, p_lengths, w, N, S, along: tl.int64, size: tl.int64,
-    BEST: tl.constexpr, TANGENT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WORK: tl.constexpr, BEST: tl.constexpr, TANGENT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """PAIR of each span of a width and each pair of symbols: log Σ exp, or the best, over its splits."""
     i_b = tl.program_id(0).to(tl.int64)
@@ -45,7 +46,7 @@ def sum_pairs(
             o_right = start + tl.arange(0, COLUMNS)
             m_right = o_right < S
             p_right = p_chart + (i_b * N * N + (w - 1) * N + i + 1) * S + o_right
-            b_peak = tl.full((ROWS, COLUMNS), float("-inf"), p_chart.dtype.element_ty)
+            b_peak = tl.full((ROWS, COLUMNS), float("-inf"), tl.float64)
             for t in range(0, w):
                 b_left = tl.load(p_left + t * N * S, mask=m_left, other=float("-inf"))
                 b_right = tl.load(p_right + t * (1 - N) * S, mask=m_right, other=float("-inf"))
@@ -56,17 +57,17 @@ def sum_pairs(
                 tl.store(p_out + PAIR * size, b_peak, mask=m_out)
             else:
                 b_peak = above(b_peak)
-                b_total = tl.zeros((ROWS, COLUMNS), p_chart.dtype.element_ty)
-                b_moment = tl.zeros((ROWS, COLUMNS), p_chart.dtype.element_ty)
+                b_total = tl.zeros((ROWS, COLUMNS), WORK)
+                b_moment = tl.zeros((ROWS, COLUMNS), WORK)
                 for t in range(0, w):
                     b_left = tl.load(p_left + t * N * S, mask=m_left, other=float("-inf"))
                     b_right = tl.load(p_right + t * (1 - N) * S, mask=m_right, other=float("-inf"))
-                    b_term = tl.exp((b_left[:, None] + b_right[None, :]) - b_peak)
+                    b_term = tl.exp(((b_left[:, None] + b_right[None, :]) - b_peak).to(WORK))
                     b_total += b_term
                     if TANGENT:
                         b_left = tl.load(p_left + t * N * S + along, mask=m_left, other=0.0)
                         b_right = tl.load(p_right + t * (1 - N) * S + along, mask=m_right, other=0.0)
-                        b_moment += b_term * (b_left[:, None] + b_right[None, :])
+                        b_moment += b_term * (b_left[:, None] + b_right[None, :]).to(WORK)
                 b_share = reciprocal(b_total)
                 tl.store(p_out + PAIR * size, b_peak + log_of(b_total), mask=m_out)
                 tl.store(p_out + SHARE * size, b_share, mask=m_out)
@@ -93,10 +94,10 @@ def _tangents(p_d_rules, p_d_pairs, o_a, o_i, o_pair, m_a, m_i, m_pair, S):
 def apply_rules(
     p_chart, p_pairs, p_sums, p_rules, p_spans, p_d_rules, p_d_spans, p_lengths,
     w, N, K, S, along: tl.int64, size: tl.int64, spans: tl.int64,
-    BEST: tl.constexpr, TANGENT: tl.constexpr, RULES: tl.constexpr, SPANS: tl.constexpr, PAIRS: tl.constexpr,
+    WORK: tl.constexpr, BEST: tl.constexpr, TANGENT: tl.constexpr,
+    RULES: tl.constexpr, SPANS: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     """The chart of nonterminals over the spans of a width: log Σ exp, or the best, over rules and their pairs."""
-    WORK: tl.constexpr = p_chart.dtype.element_ty
     i_b = tl.program_id(0).to(tl.int64)
     n = tl.load(p_lengths + i_b).to(tl.int32)
     o_i = (tl.program_id(1) * SPANS + tl.arange(0, SPANS))[None, :, None]
@@ -104,7 +105,7 @@ def apply_rules(
     m_i, m_a = o_i < n - w, o_a < K
     p_pairs += i_b * N * S * S
     p_rules += i_b * K * S * S
-    b_peak = tl.full((RULES, SPANS, 1), float("-inf"), WORK)
+    b_peak = tl.full((RULES, SPANS, 1), float("-inf"), tl.float64)
     b_total = tl.zeros((RULES, SPANS, 1), WORK)
     b_moment = tl.zeros((RULES, SPANS, 1), WORK)
     for start in range(0, S * S, PAIRS):
@@ -114,15 +115,15 @@ def apply_rules(
         b_new = tl.maximum(b_peak, tl.max(b_x, 2, keep_dims=True))
         if not BEST:
             # What has been summed is measured by the new peak.
-            b_scale = tl.exp(b_peak - above(b_new))
-            b_term = tl.exp(b_x - above(b_new))
+            b_scale = tl.exp((b_peak - above(b_new)).to(WORK))
+            b_term = tl.exp((b_x - above(b_new)).to(WORK))
             b_total = b_total * b_scale + tl.sum(b_term, 2, keep_dims=True)
             if TANGENT:
                 b_d_x = _tangents(
                     p_d_rules + i_b * K * S * S, p_pairs + D_PAIR * size, o_a, o_i, o_pair, m_a, m_i, m_pair, S
                 )
                 # A rule that is −inf may have any tangent.
-                b_part = tl.where(b_term == 0, 0.0, b_term * b_d_x)
+                b_part = tl.where(b_term == 0, 0.0, b_term * b_d_x.to(WORK))
                 b_moment = b_moment * b_scale + tl.sum(b_part, 2, keep_dims=True)
         b_peak = b_new
     m_out = m_a & m_i
@@ -148,13 +149,12 @@ def apply_rules(
 def share_rules(
     p_mu, p_pairs, p_sums, p_rules, p_d_rules, p_counts, p_lengths,
     w, N, K, S, along: tl.int64, size: tl.int64, spans: tl.int64, rules: tl.int64,
-    TANGENT: tl.constexpr, RULES: tl.constexpr, SPANS: tl.constexpr, PAIRS: tl.constexpr,
+    WORK: tl.constexpr, TANGENT: tl.constexpr, RULES: tl.constexpr, SPANS: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
     """What reaches the nonterminals over the spans of a width goes to rules, which count it, and to pairs.
 
     SHARE of a pair becomes what reached it times its share. A program has a few pairs, with all spans and nonterminals.
     """
-    WORK: tl.constexpr = p_mu.dtype.element_ty
     i_b = tl.program_id(0).to(tl.int64)
     n = tl.load(p_lengths + i_b).to(tl.int32)
     o_pair = (tl.program_id(1) * PAIRS + tl.arange(0, PAIRS))[None, None, :]
@@ -176,8 +176,8 @@ def share_rules(
             b_share = tl.load(p_sum + RULE_SHARE * spans, mask=m_a & m_i, other=0.0)
             b_peak = tl.load(p_sum + RULE_PEAK * spans, mask=m_a & m_i, other=0.0)
             b_x = _rules_and_pairs(p_rules, p_pairs + PAIR * size, o_a, o_i, o_pair, m_a, m_i, m_pair, S)
-            b_term = tl.exp(b_x - b_peak)
-            b_part = b_term * (b_mu * b_share)
+            b_term = tl.exp((b_x - b_peak).to(WORK))
+            b_part = b_term * (b_mu * b_share).to(WORK)
             b_amount += tl.sum(b_part, 0, keep_dims=True)
             p_count = p_counts + o_a * S * S + o_pair
             b_count = tl.load(p_count, mask=m_a & m_pair, other=0.0) + tl.sum(b_part, 1, keep_dims=True)
@@ -188,7 +188,7 @@ def share_rules(
                 b_d_x = _tangents(
                     p_d_rules + i_b * K * S * S, p_pairs + D_PAIR * size, o_a, o_i, o_pair, m_a, m_i, m_pair, S
                 )
-                b_d_part = b_term * ((b_d_mu + b_mu * (b_d_x - b_mean)) * b_share)
+                b_d_part = b_term * ((b_d_mu + b_mu * (b_d_x - b_mean)) * b_share).to(WORK)
                 b_d_part = tl.where(b_term == 0, 0.0, b_d_part)
                 b_d_amount += tl.sum(b_d_part, 0, keep_dims=True)
                 b_count = tl.load(p_count + rules, mask=m_a & m_pair, other=0.0)
@@ -206,35 +206,34 @@ def share_rules(
 @triton.jit
 def _received(
     p_chart, p_pair, p_sibling, step_sibling, b_own, b_d_own, m_own, S, along, size,
-    TANGENT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WORK: tl.constexpr, TANGENT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """What symbols (ROWS,) of a child receive from one parent, whatever symbol its sibling has."""
-    b_sum = tl.zeros((ROWS, COLUMNS), p_chart.dtype.element_ty)
-    b_d_sum = tl.zeros((ROWS, COLUMNS), p_chart.dtype.element_ty)
+    b_sum = tl.zeros((ROWS, COLUMNS), WORK)
+    b_d_sum = tl.zeros((ROWS, COLUMNS), WORK)
     for start in range(0, S, COLUMNS):
         o_sibling = start + tl.arange(0, COLUMNS)
         m_sibling = o_sibling < S
         b_sibling = tl.load(p_sibling + o_sibling, mask=m_sibling, other=float("-inf"))
         p_cell = p_pair[:, None] + o_sibling[None, :] * step_sibling
         m_cell = m_own[:, None] & m_sibling[None, :]
-        b_amount = tl.load(p_cell + SHARE * size, mask=m_cell, other=0.0)
+        b_amount = tl.load(p_cell + SHARE * size, mask=m_cell, other=0.0).to(WORK)
         b_peak = tl.load(p_cell + PEAK * size, mask=m_cell, other=0.0)
-        b_term = tl.exp((b_own[:, None] + b_sibling[None, :]) - b_peak)
+        b_term = tl.exp(((b_own[:, None] + b_sibling[None, :]) - b_peak).to(WORK))
         b_sum += b_term * b_amount
         if TANGENT:
-            b_d_amount = tl.load(p_cell + D_SHARE * size, mask=m_cell, other=0.0)
+            b_d_amount = tl.load(p_cell + D_SHARE * size, mask=m_cell, other=0.0).to(WORK)
             b_d_sibling = tl.load(p_sibling + along + o_sibling, mask=m_sibling, other=0.0)
-            b_d_sum += b_term * (b_d_amount + b_amount * (b_d_own[:, None] + b_d_sibling[None, :]))
+            b_d_sum += b_term * (b_d_amount + b_amount * (b_d_own[:, None] + b_d_sibling[None, :]).to(WORK))
     return tl.sum(b_sum, 1), tl.sum(b_d_sum, 1)
 
 
 @triton.jit(do_not_specialize=["w", "N", "S", "along", "size"])
 def to_children(
     p_chart, p_mu, p_pairs, p_lengths, w, N, S, along: tl.int64, size: tl.int64,
-    TANGENT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WORK: tl.constexpr, TANGENT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Each span narrower than w collects from its two parents of that width: where it is left child, and right."""
-    WORK: tl.constexpr = p_chart.dtype.element_ty
     i_b = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1)
     blocks = tl.cdiv(S, ROWS)
@@ -249,8 +248,8 @@ def to_children(
         p_here = p_mu + i_b * N * N * S + o_here
         b_own = tl.load(p_chart + o_here, mask=m_own, other=float("-inf"))
         b_mu = tl.load(p_here, mask=m_own, other=0.0)
-        b_d_own = tl.zeros((ROWS,), WORK)
-        b_d_mu = tl.zeros((ROWS,), WORK)
+        b_d_own = tl.zeros((ROWS,), tl.float64)
+        b_d_mu = tl.zeros((ROWS,), tl.float64)
         if TANGENT:
             b_d_own = tl.load(p_chart + along + o_here, mask=m_own, other=0.0)
             b_d_mu = tl.load(p_here + along, mask=m_own, other=0.0)
@@ -260,7 +259,7 @@ def to_children(
             p_pair = p_pairs + i * S * S + o_own * S
             part, d_part = _received(
                 p_chart, p_pair, p_siblings + (i + t + 1) * S, 1, b_own, b_d_own, m_own, S, along, size,
-                TANGENT, ROWS, COLUMNS,
+                WORK, TANGENT, ROWS, COLUMNS,
             )  # fmt: skip
             b_mu += part
             b_d_mu += d_part
@@ -269,7 +268,7 @@ def to_children(
             p_pair = p_pairs + start * S * S + o_own
             part, d_part = _received(
                 p_chart, p_pair, p_siblings + start * S, S, b_own, b_d_own, m_own, S, along, size,
-                TANGENT, ROWS, COLUMNS,
+                WORK, TANGENT, ROWS, COLUMNS,
             )  # fmt: skip
             b_mu += part
             b_d_mu += d_part

@@ -94,8 +94,8 @@ def write_parts(
     n = tl.where(n > 1, n, 0)
     value = tl.load(p_value + i_b)
     nothing = tl.where(value == value, 0.0, value)
-    # where marginals are read
-    known = tl.where(value == value, n, 0)
+    # where there are marginals
+    known = tl.where(value > float("-inf"), n, 0)
     S = K + T
     o_column = tl.arange(0, COLUMNS)
     if i < N:

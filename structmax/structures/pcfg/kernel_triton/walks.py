@@ -21,9 +21,11 @@ def _choose(b_score, uniform, DRAW: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def _weigh_pairs(p_chart, p_rule, p_weights, i, w, N, S, DRAW: tl.constexpr, ROWS: tl.constexpr, SYMBOLS: tl.constexpr):
+def _weigh_pairs(
+    p_chart, p_rule, p_weights, i, w, N, S,
+    WORK: tl.constexpr, DRAW: tl.constexpr, ROWS: tl.constexpr, SYMBOLS: tl.constexpr,
+):  # fmt: skip
     """Stores rule + log Σ exp, or the best, over splits for each pair (S, S); behind them that for each left symbol."""
-    WORK: tl.constexpr = p_chart.dtype.element_ty
     o_right = tl.arange(0, SYMBOLS)
     m_right = o_right < S
     p_right = p_chart + ((w - 1) * N + i + 1) * S + o_right
@@ -31,7 +33,7 @@ def _weigh_pairs(p_chart, p_rule, p_weights, i, w, N, S, DRAW: tl.constexpr, ROW
         o_left = start + tl.arange(0, ROWS)
         m_left = o_left < S
         p_left = p_chart + i * S + o_left
-        b_peak = tl.full((ROWS, SYMBOLS), float("-inf"), WORK)
+        b_peak = tl.full((ROWS, SYMBOLS), float("-inf"), tl.float64)
         for t in range(0, w):
             b_left = tl.load(p_left + t * N * S, mask=m_left, other=float("-inf"))
             b_right = tl.load(p_right + t * (1 - N) * S, mask=m_right, other=float("-inf"))
@@ -42,7 +44,7 @@ def _weigh_pairs(p_chart, p_rule, p_weights, i, w, N, S, DRAW: tl.constexpr, ROW
             for t in range(0, w):
                 b_left = tl.load(p_left + t * N * S, mask=m_left, other=float("-inf"))
                 b_right = tl.load(p_right + t * (1 - N) * S, mask=m_right, other=float("-inf"))
-                b_total += tl.exp((b_left[:, None] + b_right[None, :]) - above(b_peak))
+                b_total += tl.exp(((b_left[:, None] + b_right[None, :]) - above(b_peak)).to(WORK))
             b_pair = b_peak + log_of(b_total)
         o_pair = o_left[:, None] * S + o_right[None, :]
         m_pair = m_left[:, None] & m_right[None, :]
@@ -60,7 +62,7 @@ def _weigh_pairs(p_chart, p_rule, p_weights, i, w, N, S, DRAW: tl.constexpr, ROW
 def walk(
     p_chart, p_rules, p_roots, p_value, p_noise, p_lengths, p_weights, p_d_terms, p_d_rules, p_d_roots, p_d_spans,
     D, N, K, T, numbers,
-    DRAW: tl.constexpr, ROWS: tl.constexpr, SYMBOLS: tl.constexpr, WORDS: tl.constexpr,
+    WORK: tl.constexpr, DRAW: tl.constexpr, ROWS: tl.constexpr, SYMBOLS: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
     """Writes the parts of a parse into zeros. Instances without a value have none."""
     i_walk = tl.program_id(0).to(tl.int64)
@@ -83,7 +85,7 @@ def walk(
         b_root = tl.load(p_roots + i_b * K + o_symbol, mask=o_symbol < K, other=0.0)
         b_x = tl.where(b_cell == float("-inf"), float("-inf"), b_cell + b_root)
         spent = tl.where(K > 1, 1, 0)
-        uniform = tl.zeros((1,), p_chart.dtype.element_ty)
+        uniform = tl.zeros((1,), tl.float64)
         if DRAW:
             uniform += tl.load(p_noise, mask=K > 1, other=0.0)
         root = tl.max(_choose(b_x, uniform, DRAW, SYMBOLS), 0)
@@ -101,13 +103,13 @@ def walk(
                 b_open = tl.where(o_word == i, 0, b_open)
             else:
                 tl.store(p_d_spans + ((i_walk * N + i) * N + end - 1) * K + symbol, 1.0)
-                _weigh_pairs(p_chart, p_rules + symbol * S * S, p_weights, i, w, N, S, DRAW, ROWS, SYMBOLS)
+                _weigh_pairs(p_chart, p_rules + symbol * S * S, p_weights, i, w, N, S, WORK, DRAW, ROWS, SYMBOLS)
                 tl.debug_barrier()
                 # the left symbol, then the right one, by one number: what is left of it decides among the right ones
                 b_left = tl.load(p_weights + S * S + o_symbol, mask=o_symbol < S, other=float("-inf"))
                 m_choice = (w > 1) | (T > 1)
                 if DRAW:
-                    uniform = tl.zeros((1,), p_chart.dtype.element_ty)
+                    uniform = tl.zeros((1,), tl.float64)
                     uniform += tl.load(p_noise + spent, mask=m_choice, other=0.0)
                     spent += m_choice.to(tl.int32)
                 left = tl.max(_choose(b_left, uniform, DRAW, SYMBOLS), 0)
@@ -129,7 +131,7 @@ def walk(
                 b_score += tl.load(p_second, mask=m_t, other=float("-inf"))
                 m_choice = (left < K) & (right < K) & (w > 3)
                 if DRAW:
-                    uniform = tl.zeros((1,), p_chart.dtype.element_ty)
+                    uniform = tl.zeros((1,), tl.float64)
                     uniform += tl.load(p_noise + spent, mask=m_choice, other=0.0)
                     spent += m_choice.to(tl.int32)
                 t = tl.max(_choose(b_score, uniform, DRAW, WORDS), 0)

@@ -1,4 +1,4 @@
-"""Projective trees in Triton, in log space. Derivations: ../README.md.
+"""Projective trees in Triton, in log space with charts of float64. Derivations: ../README.md.
 
 Scores are (B, P, P) or, labelled, (B, P, P, C), with P = N + 1 nodes. Kernels of their own take them to tables by width
 and back, at the speed of memory: all between is about arcs, whatever their labels. A question is a handful of launches,
@@ -16,6 +16,7 @@ from structmax.numerics.kernel_triton.sizes import (
     tile_of_labels,
     tile_of_spans,
     tile_of_walks,
+    work_dtype,
 )
 from structmax.structures.projective_tree.kernel_triton.arcs import read_arcs, value_of, write_arcs
 from structmax.structures.projective_tree.kernel_triton.chart import TABLES, TABLES_ALONG, inside, outside
@@ -41,13 +42,14 @@ def _sizes(arc: Tensor) -> tuple[int, int, int]:
 def _fill(arc: Tensor, tangent: Tensor | None, lengths: Tensor, single_root: bool, best: bool) -> tuple[Tensor, Tensor]:
     """The tables after the pass from narrow to wide, and the value (B,)."""
     B, P, C = _sizes(arc)
-    chart, value = arc.new_empty(TABLES if tangent is None else TABLES_ALONG, B, P, P), arc.new_empty(B)
+    tables = TABLES if tangent is None else TABLES_ALONG
+    chart, value = arc.new_empty(tables, B, P, P, dtype=torch.float64), arc.new_empty(B)
     kind = (best, tangent is not None)
     launch(read_arcs, (B, P), (arc, tangent, lengths, chart, P, B * P * P, C), (*kind, *tile_of_labels(P, C)))
     terms, spans, warps = tile_of_spans(P)
     for first, last, chunks in launches_by_width(B, P, spans):
         arguments = chart, lengths, P, B * P * P, first, last, chunks
-        launch(inside, (B, chunks), arguments, (bool(single_root), *kind, terms, spans), warps)
+        launch(inside, (B, chunks), arguments, (bool(single_root), work_dtype(arc), *kind, terms, spans), warps)
     launch(value_of, (B,), (chart, lengths, value, P, B * P * P), (min(1024, power_of_two(P)),), 1)
     return chart, value
 
@@ -60,7 +62,7 @@ def _marginals(arc: Tensor, tangent: Tensor | None, lengths: Tensor, single_root
     terms, spans, warps = tile_of_spans(P)
     for first, last, chunks in reversed(launches_by_width(B, P, spans)):
         arguments = chart, lengths, P, B * P * P, first, last, chunks
-        launch(outside, (B, chunks), arguments, (along, terms, spans), warps)
+        launch(outside, (B, chunks), arguments, (work_dtype(arc), along, terms, spans), warps)
     out = torch.empty_like(arc)
     arguments = arc, tangent, chart, value, lengths, out, P, B * P * P, C
     launch(write_arcs, (B, P), arguments, (along, *tile_of_labels(P, C)))

@@ -65,7 +65,7 @@ def value_of(p_tables, p_lengths, p_value, P, size: tl.int64, COLUMNS: tl.conste
     i_b = tl.program_id(0).to(tl.int64)
     n = tl.load(p_lengths + i_b).to(tl.int32)
     p_tables += i_b * P * P
-    b_sound = tl.zeros((COLUMNS,), p_value.dtype.element_ty)
+    b_sound = tl.zeros((COLUMNS,), tl.float64)
     for start in range(0, n + 1, COLUMNS):
         o_h = start + tl.arange(0, COLUMNS)
         b_sound += tl.load(p_tables + ARC_RIGHT * size + o_h, mask=o_h <= n, other=0.0)

@@ -33,7 +33,7 @@ TABLES, TABLES_ALONG = 12, 21
 @triton.jit
 def _tree(
     p_here, p_a, p_b, tree, share, b_link, b_d_link, w, m_i, m_some, P, size, along,
-    BEST: tl.constexpr, TANGENT: tl.constexpr, TERMS: tl.constexpr, SPANS: tl.constexpr,
+    WORK: tl.constexpr, BEST: tl.constexpr, TANGENT: tl.constexpr, TERMS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
     """Stores trees of one side: the widest link, whose dependent has nothing on that side, and those of memory."""
     peak = tl.maximum(best_of_sums(p_a, p_b, P, 1 - P, w - 1, m_i, TERMS, SPANS), b_link)
@@ -41,7 +41,7 @@ def _tree(
         tl.store(p_here + tree * size, tl.where(m_some, peak, float("-inf")), mask=m_i)
     else:
         peak = above(peak)
-        total, moment = exp_moments(p_a, p_b, P, 1 - P, w - 1, m_i, peak, along, TANGENT, TERMS, SPANS)
+        total, moment = exp_moments(p_a, p_b, P, 1 - P, w - 1, m_i, peak, along, WORK, TANGENT, TERMS, SPANS)
         b_term = tl.exp(b_link - peak)
         # What is not to be has the peak of its terms, but no share.
         total = tl.where(m_some, total + b_term, 0.0)
@@ -56,7 +56,8 @@ def _tree(
 @triton.jit(do_not_specialize=["P", "size", "first", "last", "chunks"])
 def inside(
     p_tables, p_lengths, P, size: tl.int64, first, last, chunks,
-    SINGLE_ROOT: tl.constexpr, BEST: tl.constexpr, TANGENT: tl.constexpr, TERMS: tl.constexpr, SPANS: tl.constexpr,
+    SINGLE_ROOT: tl.constexpr, WORK: tl.constexpr, BEST: tl.constexpr, TANGENT: tl.constexpr,
+    TERMS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
     """Trees and links, log Σ exp or the best of what they can be made of. P counts the nodes, the root among them."""
     i_b = tl.program_id(0).to(tl.int64)
@@ -77,7 +78,7 @@ def inside(
             b_d_gap = peak
             if not BEST:
                 peak = above(peak)
-                total, moment = exp_moments(p_a, p_b, P, 1 - P, w, m_i, peak, along, TANGENT, TERMS, SPANS)
+                total, moment = exp_moments(p_a, p_b, P, 1 - P, w, m_i, peak, along, WORK, TANGENT, TERMS, SPANS)
                 b_share = reciprocal(total)
                 b_gap = peak + log_of(total)
                 b_d_gap = moment * b_share
@@ -104,14 +105,14 @@ def inside(
             p_b = p_tables + TREE_RIGHT * size + (w - 1) * P + o_i + 1
             _tree(
                 p_here, p_a, p_b, TREE_RIGHT, SHARE_RIGHT, b_right, b_d_right, w, m_i, m_some, P, size, along,
-                BEST, TANGENT, TERMS, SPANS,
+                WORK, BEST, TANGENT, TERMS, SPANS,
             )  # fmt: skip
             # j → i + t, and what i + t governs down to i
             p_a = p_tables + TREE_LEFT * size + P + o_i
             p_b = p_tables + LINK_LEFT * size + (w - 1) * P + o_i + 1
             _tree(
                 p_here, p_a, p_b, TREE_LEFT, SHARE_LEFT, b_left, b_d_left, w, m_i, m_i, P, size, along,
-                BEST, TANGENT, TERMS, SPANS,
+                WORK, BEST, TANGENT, TERMS, SPANS,
             )  # fmt: skip
         # The next width reads what other threads have written.
         tl.debug_barrier()
@@ -120,7 +121,7 @@ def inside(
 @triton.jit
 def _collect(
     p_here, share, cell, p_sibling, w, o_i, m_i, count, most, P, size, along,
-    RIGHTWARDS: tl.constexpr, TANGENT: tl.constexpr, TERMS: tl.constexpr, SPANS: tl.constexpr,
+    RIGHTWARDS: tl.constexpr, WORK: tl.constexpr, TANGENT: tl.constexpr, TERMS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
     """What a cell receives from parents that reach further, to the right or the left, and its tangent."""
     step = P if RIGHTWARDS else P - 1
@@ -131,7 +132,7 @@ def _collect(
     p_parent = p_here + step + share * size
     return from_parents(
         p_parent + TO_PEAK * size, p_parent, p_sibling, step, step, count, most, own, d_own, m_i, along,
-        TANGENT, TERMS, SPANS,
+        WORK, TANGENT, TERMS, SPANS,
     )  # fmt: skip
 
 
@@ -156,7 +157,7 @@ def _pass_on(p_here, share, tree, link, mu, d_mu, m_i, size, along, TANGENT: tl.
 @triton.jit(do_not_specialize=["P", "size", "first", "last", "chunks"])
 def outside(
     p_tables, p_lengths, P, size: tl.int64, first, last, chunks,
-    TANGENT: tl.constexpr, TERMS: tl.constexpr, SPANS: tl.constexpr,
+    WORK: tl.constexpr, TANGENT: tl.constexpr, TERMS: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
     """Marginals of arcs in place of their scores, from the width last − 1 down to `first`.
 
@@ -182,11 +183,11 @@ def outside(
             # tree[i, j] meets a tree of j + 1 + u under an arc with i, and is outermost in a tree of i − 1 − u
             mu, d_mu = _collect(
                 p_here, SHARE_GAP, TREE_RIGHT, p_after + TREE_LEFT * size + 1, w, o_i, m_i, after, most_after,
-                P, size, along, True, TANGENT, TERMS, SPANS,
+                P, size, along, True, WORK, TANGENT, TERMS, SPANS,
             )  # fmt: skip
             mu_more, d_mu_more = _collect(
                 p_here, SHARE_RIGHT, TREE_RIGHT, p_before + LINK_RIGHT * size + P, w, o_i, m_i, before, most_before,
-                P, size, along, False, TANGENT, TERMS, SPANS,
+                P, size, along, False, WORK, TANGENT, TERMS, SPANS,
             )  # fmt: skip
             mu = tl.where(w == n, 1.0, mu + mu_more)
             d_mu += d_mu_more
@@ -194,11 +195,11 @@ def outside(
             # tree[j, i] meets a tree of i − 1 − u under an arc with j, and is outermost in a tree of j + 1 + u
             mu, d_mu = _collect(
                 p_here, SHARE_GAP, TREE_LEFT, p_before + TREE_RIGHT * size, w, o_i, m_i, before, most_before,
-                P, size, along, False, TANGENT, TERMS, SPANS,
+                P, size, along, False, WORK, TANGENT, TERMS, SPANS,
             )  # fmt: skip
             mu_more, d_mu_more = _collect(
                 p_here, SHARE_LEFT, TREE_LEFT, p_after + LINK_LEFT * size + P, w, o_i, m_i, after, most_after,
-                P, size, along, True, TANGENT, TERMS, SPANS,
+                P, size, along, True, WORK, TANGENT, TERMS, SPANS,
             )  # fmt: skip
             left, d_left = _pass_on(
                 p_here, SHARE_LEFT, TREE_LEFT, LINK_LEFT, mu + mu_more, d_mu + d_mu_more, m_i, size, along, TANGENT
@@ -206,11 +207,11 @@ def outside(
             # the arcs between i and j in trees that reach further
             mu, d_mu = _collect(
                 p_here, SHARE_RIGHT, LINK_RIGHT, p_after + TREE_RIGHT * size + P, w, o_i, m_i, after, most_after,
-                P, size, along, True, TANGENT, TERMS, SPANS,
+                P, size, along, True, WORK, TANGENT, TERMS, SPANS,
             )  # fmt: skip
             mu_more, d_mu_more = _collect(
                 p_here, SHARE_LEFT, LINK_LEFT, p_before + TREE_LEFT * size + P, w, o_i, m_i, before, most_before,
-                P, size, along, False, TANGENT, TERMS, SPANS,
+                P, size, along, False, WORK, TANGENT, TERMS, SPANS,
             )  # fmt: skip
             right, d_right = right + mu, d_right + d_mu
             left, d_left = left + mu_more, d_left + d_mu_more
