@@ -228,7 +228,7 @@ def _paths(
     launch(point, (B * N, -(-C // strip)), arguments, constants, sizes.walk(B * N)[1])
     together = max(1, min(1 << (S - 1).bit_length(), 4096 // span)) if S else 1
     blocks = -(-S // together)
-    launch(trace, (B * blocks,), (pointer, lengths, label, N, S, blocks), (C, span, together, 8), 1)
+    launch(trace, (B * blocks,), (pointer, lengths, label, N, S, C, blocks), (span, together, 8), 1)
     return _mark(label, value, unary, pairwise, sizes)
 
 
