@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.kernel_triton import launch
-from structmax.numerics.kernel_triton.blanks import clear
+from structmax.numerics.kernel_triton.blanks import fill
 from structmax.numerics.kernel_triton.paths import trace
 from structmax.structures.ctc.kernel_triton.frames import push, walk
 from structmax.structures.ctc.kernel_triton.outside import flow, scatter
@@ -100,7 +100,8 @@ def _posteriors(
     blank_mass = torch.empty(B, T, dtype=value.dtype, device=scores.device)
     arguments = *given, value, alpha, alpha_t, arrived, label_mass, blank_mass, T, L
     launch(flow, (B,), arguments, (tangent is not None, double, span), warps)
-    out = clear(torch.empty_like(scores), lengths, value, T, V)
+    out = torch.empty_like(scores)
+    fill(out.unsqueeze(1), lengths, value, T, V)
     arguments = *given, value, label_mass, blank_mass, out, T, V, L, blank
     chunk = max(1, min(span, 2048 // span))
     launch(scatter, (B * T,), arguments, (span, chunk), max(1, min(8, span * chunk // 256)))
