@@ -35,12 +35,12 @@ def first_above(b_sum, b_total, b_last, b_noise, o_from, SPAN: tl.constexpr):
     return tl.where(b_first < SPAN, b_first, b_last[None, :])
 
 
-@triton.jit(do_not_specialize=["N", "S", "blocks"])
+@triton.jit(do_not_specialize=["N", "S", "states", "blocks"])
 def trace(
-    p_pointer, p_lengths, p_state, N, S, blocks,
-    STATES: tl.constexpr, SPAN: tl.constexpr, DRAWS: tl.constexpr, STAGES: tl.constexpr,
+    p_pointer, p_lengths, p_state, N, S, states, blocks,
+    SPAN: tl.constexpr, DRAWS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """States (B, S, N) from pointers (B, S, N, STATES), int32: those of each position, given the state of the next.
+    """States (B, S, N) from pointers (B, S, N, states), int32: those of each position, given the state of the next.
 
     At the last position every pointer says the same. Behind the length the state is −1. Grid (B · blocks of draws).
     """
@@ -54,7 +54,7 @@ def trace(
         tl.store(p_state + o_path + t, tl.full((DRAWS,), -1, tl.int32), mask=m_draw)
     b_state = tl.zeros((DRAWS,), tl.int32)
     for back in tl.range(1, length + 1, num_stages=STAGES):
-        o_row = (o_path + length - back)[:, None] * STATES + o_state
-        b_row = tl.load(p_pointer + o_row, mask=m_draw[:, None] & (o_state < STATES), other=0)
+        o_row = (o_path + length - back)[:, None] * states + o_state
+        b_row = tl.load(p_pointer + o_row, mask=m_draw[:, None] & (o_state < states), other=0)
         b_state = tl.sum(tl.where(o_state == b_state[:, None], b_row, 0), 1)
         tl.store(p_state + o_path + (length - back), b_state, mask=m_draw)

@@ -1,8 +1,8 @@
 """Connectionist temporal classification in Triton, in the log domain. Derivations: ../README.md.
 
 A program walks over the frames of an instance with the values of all its states in registers; the scores of a frame are
-loaded some frames ahead. Posteriors take a walk back of the masses, then one launch that adds them up by symbols for all
-frames at once. Only scores of symbols that are said are read. Memory beyond input and output: O(B T L).
+loaded some frames ahead. Posteriors take a walk back of the masses, then one launch that adds them up by symbols for
+all frames at once. Only scores of symbols that are said are read. Memory beyond input and output: O(B T L).
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.kernel_triton import launch
-from structmax.numerics.kernel_triton.blanks import clear
+from structmax.numerics.kernel_triton.blanks import fill
 from structmax.numerics.kernel_triton.paths import trace
 from structmax.structures.ctc.kernel_triton.frames import push, walk
 from structmax.structures.ctc.kernel_triton.outside import flow, scatter
@@ -59,8 +59,8 @@ def _walk(
     L, span, warps = _span(labels)
     value = torch.empty(B, dtype=_wide(scores), device=scores.device)
     alpha = _charts(scores, labels) if chart else None
-    arguments = scores, labels, label_lengths, lengths, value, alpha, T, V, blank
-    launch(walk, (B,), arguments, (best, chart, value.dtype == torch.float64, L, span, 4), warps)
+    arguments = scores, labels, label_lengths, lengths, value, alpha, T, V, L, blank
+    launch(walk, (B,), arguments, (best, chart, value.dtype == torch.float64, span, 4), warps)
     return value, alpha
 
 
@@ -95,15 +95,16 @@ def _posteriors(
     alpha_t = arrived = None
     if tangent is not None:
         alpha_t, arrived = _charts(scores, labels), _charts(scores, labels)
-        launch(push, (B,), (tangent, *given, alpha, alpha_t, arrived, T, V, blank), (double, L, span), warps)
+        launch(push, (B,), (tangent, *given, alpha, alpha_t, arrived, T, V, L, blank), (double, span), warps)
     label_mass = torch.empty(B, T, L + 1, dtype=value.dtype, device=scores.device)
     blank_mass = torch.empty(B, T, dtype=value.dtype, device=scores.device)
-    arguments = *given, value, alpha, alpha_t, arrived, label_mass, blank_mass, T
-    launch(flow, (B,), arguments, (tangent is not None, double, L, span), warps)
-    out = clear(torch.empty_like(scores), lengths, value, T, V)
-    arguments = *given, value, label_mass, blank_mass, out, T, V, blank
+    arguments = *given, value, alpha, alpha_t, arrived, label_mass, blank_mass, T, L
+    launch(flow, (B,), arguments, (tangent is not None, double, span), warps)
+    out = torch.empty_like(scores)
+    fill(out.unsqueeze(1), lengths, value, T, V)
+    arguments = *given, value, label_mass, blank_mass, out, T, V, L, blank
     chunk = max(1, min(span, 2048 // span))
-    launch(scatter, (B * T,), arguments, (L, span, chunk), max(1, min(8, span * chunk // 256)))
+    launch(scatter, (B * T,), arguments, (span, chunk), max(1, min(8, span * chunk // 256)))
     return value, out
 
 
@@ -130,15 +131,15 @@ def _strings(
     state = torch.empty(B, S, T, dtype=torch.int32, device=scores.device)
     most = _power(max(1, S))
     together = max(1, min(most, 2048 // span))
-    constants = noise is not None, value.dtype == torch.float64, L, span, together
-    arguments = labels, label_lengths, lengths, noise, alpha, pointer, T, S, K
+    constants = noise is not None, value.dtype == torch.float64, span, together
+    arguments = labels, label_lengths, lengths, noise, alpha, pointer, T, S, K, L
     launch(point, (B * T,), arguments, constants, max(warps, min(4, together * span // 256)))
     together = max(1, min(most, 4096 // _power(states)))
     blocks = -(-S // together)
-    launch(trace, (B * blocks,), (pointer, lengths, state, T, S, blocks), (states, _power(states), together, 8), 1)
+    launch(trace, (B * blocks,), (pointer, lengths, state, T, S, states, blocks), (_power(states), together, 8), 1)
     out = torch.empty(B, S, T, V, dtype=scores.dtype, device=scores.device)
     block = min(1024, _power(V))
     rows, count = max(1, 1024 // block), B * S * T
-    arguments = labels, value, state, out, S, T, V, count, blank
-    launch(mark, (-(-count // rows), -(-V // block)), arguments, (L, rows, block))
+    arguments = labels, value, state, out, S, T, V, L, count, blank
+    launch(mark, (-(-count // rows), -(-V // block)), arguments, (rows, block))
     return out

@@ -1,9 +1,9 @@
 """The walk over frames, and its derivative along a tangent. Derivation: ../README.md.
 
-A program has one instance. Blank k stands before label k, and the last one behind all labels: rows of two charts, or of
-one after the other, with K = L + 1 places. Blank k is entered from label k − 1 and from itself; label k from label k − 1
-if they differ, from blank k and from itself. So only labels move by one place. Values are float64, so that long inputs
-lose nothing; what is left of them after a peak is taken off, and all weights, have the working precision.
+A program has one instance. Blank k stands before label k, and the last one behind all labels: two rows of L + 1 places.
+Blank k is entered from label k − 1 and from itself; label k from label k − 1 if they differ, from blank k and from
+itself. So only labels move by one place. Values are float64, so that long inputs lose nothing; what is left of them
+after a peak is taken off, and all weights, have the working precision. SPAN is a power of two that holds the places.
 """
 
 import triton
@@ -13,7 +13,7 @@ from structmax.numerics.kernel_triton.logs import floored, positive
 
 
 @triton.jit
-def layout(p_labels, count, o_place, L: tl.constexpr):
+def layout(p_labels, count, o_place):
     """The symbols of labels, where one may follow the one before at once, and the first frames of labels and blanks.
 
     All may be later by as many frames as there are to spare: `length − shortest`.
@@ -74,11 +74,11 @@ def ends(b_blank, b_label, count, o_place):
     return tl.where(count > 0, label, float("-inf")), tl.sum(tl.where(o_place == count, b_blank, 0.0), 0)
 
 
-@triton.jit(do_not_specialize=["T", "V", "blank"])
+@triton.jit(do_not_specialize=["T", "V", "L", "blank"])
 def walk(
-    p_scores, p_labels, p_counts, p_lengths, p_value, p_alpha, T, V, blank,
+    p_scores, p_labels, p_counts, p_lengths, p_value, p_alpha, T, V, L, blank,
     BEST: tl.constexpr, CHART: tl.constexpr, DOUBLE: tl.constexpr,
-    L: tl.constexpr, SPAN: tl.constexpr, STAGES: tl.constexpr,
+    SPAN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The values of all states, into `alpha` (B, T, 2, L + 1) if wanted: log Σ exp, or the best. Grid (B,)."""
     WORK: tl.constexpr = tl.float64 if DOUBLE else tl.float32
@@ -86,7 +86,7 @@ def walk(
     length = tl.load(p_lengths + i_b)
     count = tl.load(p_counts + i_b).to(tl.int32)
     o_place = tl.arange(0, SPAN)
-    b_symbol, m_skip, b_first, b_blank_first, shortest = layout(p_labels + i_b * L, count, o_place, L)
+    b_symbol, m_skip, b_first, b_blank_first, shortest = layout(p_labels + i_b * L, count, o_place)
     spare = length - shortest
     p_scores += i_b * T * V
     b_blank = tl.where(o_place == 0, 0.0, float("-inf")).to(tl.float64)
@@ -115,10 +115,10 @@ def walk(
     tl.store(p_value + i_b, tl.where(length > 0, value, tl.where(count > 0, float("-inf"), 0.0)).to(WORK))
 
 
-@triton.jit(do_not_specialize=["T", "V", "blank"])
+@triton.jit(do_not_specialize=["T", "V", "L", "blank"])
 def push(
-    p_scores_t, p_labels, p_counts, p_lengths, p_alpha, p_alpha_t, p_arrived, T, V, blank,
-    DOUBLE: tl.constexpr, L: tl.constexpr, SPAN: tl.constexpr,
+    p_scores_t, p_labels, p_counts, p_lengths, p_alpha, p_alpha_t, p_arrived, T, V, L, blank,
+    DOUBLE: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
     """The derivatives of all values along a tangent, `alpha_t`, and what arrives of them from the frame before.
 
@@ -130,7 +130,7 @@ def push(
     count = tl.load(p_counts + i_b).to(tl.int32)
     o_place = tl.arange(0, SPAN)
     m_place = o_place <= L
-    b_symbol, m_skip, b_first, b_blank_first, shortest = layout(p_labels + i_b * L, count, o_place, L)
+    b_symbol, m_skip, b_first, b_blank_first, shortest = layout(p_labels + i_b * L, count, o_place)
     spare = length - shortest
     p_scores_t += i_b * T * V
     b_t = tl.zeros((SPAN,), tl.float64)
@@ -162,7 +162,7 @@ def push(
 
 
 @triton.jit
-def load_ways(p_alpha, o_cell, o_place, m_skip, L: tl.constexpr, WORK: tl.constexpr):
+def load_ways(p_alpha, o_cell, o_place, m_skip, L, WORK: tl.constexpr):
     """Weights of the ways from a frame into the next, and one over their sums, of blanks and of labels."""
     m_place = o_place <= L
     b_blank = tl.load(p_alpha + o_cell, mask=m_place, other=float("-inf"))

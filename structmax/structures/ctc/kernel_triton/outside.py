@@ -13,10 +13,10 @@ def _after(b_x, o_place, SPAN: tl.constexpr):
     return tl.where(o_place < SPAN - 1, tl.gather(b_x, tl.minimum(o_place + 1, SPAN - 1), 0), 0.0)
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "L"])
 def flow(
-    p_labels, p_counts, p_lengths, p_value, p_alpha, p_alpha_t, p_arrived, p_label_mass, p_blank_mass, T,
-    TANGENT: tl.constexpr, DOUBLE: tl.constexpr, L: tl.constexpr, SPAN: tl.constexpr,
+    p_labels, p_counts, p_lengths, p_value, p_alpha, p_alpha_t, p_arrived, p_label_mass, p_blank_mass, T, L,
+    TANGENT: tl.constexpr, DOUBLE: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
     """The masses of labels (B, T, L + 1) and of all blanks (B, T) in each frame, or their derivatives. Grid (B,).
 
@@ -28,7 +28,7 @@ def flow(
     count = tl.load(p_counts + i_b).to(tl.int32)
     o_place = tl.arange(0, SPAN)
     m_place = o_place <= L
-    _, m_skip, _, _, _ = layout(p_labels + i_b * L, count, o_place, L)
+    _, m_skip, _, _, _ = layout(p_labels + i_b * L, count, o_place)
     if (tl.load(p_value + i_b) > float("-inf")) & (length > 0):
         o_last = (i_b * T + length - 1) * (2 * (L + 1)) + o_place
         b_a = tl.load(p_alpha + o_last, mask=m_place, other=float("-inf"))
@@ -81,10 +81,10 @@ def flow(
                     l_flow += l_t * l_mass.to(tl.float64)
 
 
-@triton.jit(do_not_specialize=["T", "V", "blank"])
+@triton.jit(do_not_specialize=["T", "V", "L", "blank"])
 def scatter(
-    p_labels, p_counts, p_lengths, p_value, p_label_mass, p_blank_mass, p_out, T, V, blank,
-    L: tl.constexpr, SPAN: tl.constexpr, CHUNK: tl.constexpr,
+    p_labels, p_counts, p_lengths, p_value, p_label_mass, p_blank_mass, p_out, T, V, L, blank,
+    SPAN: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """The masses of symbols, into a cleared answer. Grid (B · T).
 

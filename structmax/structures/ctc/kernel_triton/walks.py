@@ -24,10 +24,10 @@ def _chosen(skip, step, stay, b_noise, DRAW: tl.constexpr):
     return choice
 
 
-@triton.jit(do_not_specialize=["T", "S", "K"])
+@triton.jit(do_not_specialize=["T", "S", "K", "L"])
 def point(
-    p_labels, p_counts, p_lengths, p_noise, p_alpha, p_pointer, T, S, K,
-    DRAW: tl.constexpr, DOUBLE: tl.constexpr, L: tl.constexpr, SPAN: tl.constexpr, DRAWS: tl.constexpr,
+    p_labels, p_counts, p_lengths, p_noise, p_alpha, p_pointer, T, S, K, L,
+    DRAW: tl.constexpr, DOUBLE: tl.constexpr, SPAN: tl.constexpr, DRAWS: tl.constexpr,
 ):  # fmt: skip
     """The state in each frame given the next, (B, S, T, 2 (L + 1)), of the best string or by noise. Grid (B · T).
 
@@ -41,7 +41,7 @@ def point(
     o_place = tl.arange(0, SPAN)
     m_place = o_place <= L
     if t < length:
-        _, m_skip, _, _, _ = layout(p_labels + i_b * L, count, o_place, L)
+        _, m_skip, _, _, _ = layout(p_labels + i_b * L, count, o_place)
         o_cell = o_frame * (2 * (L + 1)) + o_place
         b_blank = tl.load(p_alpha + o_cell, mask=m_place, other=float("-inf"))
         b_label = tl.load(p_alpha + o_cell + (L + 1), mask=m_place, other=float("-inf"))
@@ -80,9 +80,9 @@ def point(
             tl.store(p_pointer + o_pointer + (L + 1), b_label_from, mask=m_pointer)
 
 
-@triton.jit(do_not_specialize=["S", "T", "V", "rows", "blank"])
+@triton.jit(do_not_specialize=["S", "T", "V", "L", "rows", "blank"])
 def mark(
-    p_labels, p_value, p_state, p_out, S, T, V, rows, blank, L: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+    p_labels, p_value, p_state, p_out, S, T, V, L, rows, blank, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Parts of states (B, S, T). Grid (blocks of ROWS frames, blocks of symbols)."""
     o_row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)

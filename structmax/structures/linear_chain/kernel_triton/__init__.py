@@ -11,7 +11,8 @@ memory.
 | `marginals_jvp` | 4 | four times, their tangents three times |
 | `argmax`, `sample` | 5 | twice |
 
-Where one matrix serves all positions it stays in registers, and its marginals may take one launch more, to add them up.
+Where one matrix serves all positions it stays in registers, and marginals and counts of it may take one or two launches
+more, to add them up.
 Memory beyond input and output: O(B N C), for `sample` of each draw.
 """
 
@@ -21,11 +22,12 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.kernel_triton import launch
+from structmax.numerics.kernel_triton.blanks import fill
 from structmax.numerics.kernel_triton.paths import trace
 from structmax.numerics.kernel_triton.transitions import pairs, sum_pairs
 from structmax.structures.linear_chain.kernel_triton.inside import walk
 from structmax.structures.linear_chain.kernel_triton.outside import flow, meet, push
-from structmax.structures.linear_chain.kernel_triton.walks import mark_labels, mark_pairs, point
+from structmax.structures.linear_chain.kernel_triton.walks import count_pairs, mark_labels, mark_pairs, point
 
 # Entries of the largest tile that a program of a walk holds, and the side of those that transitions are written in.
 WALKED, SIDE = 16384, 64
@@ -228,20 +230,26 @@ def _paths(
     launch(point, (B * N, -(-C // strip)), arguments, constants, sizes.walk(B * N)[1])
     together = max(1, min(1 << (S - 1).bit_length(), 4096 // span)) if S else 1
     blocks = -(-S // together)
-    launch(trace, (B * blocks,), (pointer, lengths, label, N, S, blocks), (C, span, together, 8), 1)
-    return _mark(label, value, unary, pairwise, sizes)
+    launch(trace, (B * blocks,), (pointer, lengths, label, N, S, C, blocks), (span, together, 8), 1)
+    return _mark(label, lengths, value, unary, pairwise, sizes)
 
 
-def _mark(label: Tensor, value: Tensor, unary: Tensor, pairwise: Tensor, sizes: _Sizes) -> tuple[Tensor, Tensor]:
+def _mark(
+    label: Tensor, lengths: Tensor, value: Tensor, unary: Tensor, pairwise: Tensor, sizes: _Sizes
+) -> tuple[Tensor, Tensor]:
     """Parts of the labels (B, S, N)."""
     B, S, N = label.shape
     y_unary, y_pairwise = (torch.empty(B, S, *t.shape[1:], dtype=t.dtype, device=t.device) for t in (unary, pairwise))
     rows, warps = sizes.rows()
     count = B * S * N
     launch(mark_labels, (-(-count // rows),), (label, value, y_unary, S, N, count), (sizes.C, sizes.span, rows), warps)
+    if sizes.shared:
+        count, C = B * S * (N - 1), sizes.C
+        counts = torch.zeros(B, S, C, C, dtype=torch.int32, device=label.device)
+        launch(count_pairs, (-(-count // 256),), (label, counts, N, count), (C, 256))
+        return y_unary, fill(y_pairwise, lengths, value, 1, C * C, first=1, counts=counts)
     side, tiles, rows, warps = sizes.tiles()
-    each, steps = (1, N - 1) if sizes.shared else (N - 1, 1)
-    count = B * S * each
-    arguments = label, value, y_pairwise, S, N, count, each, steps
+    count = B * S * (N - 1)
+    arguments = label, value, y_pairwise, S, N, count
     launch(mark_pairs, (-(-count // rows), tiles), arguments, (sizes.C, side, rows), warps)
     return y_unary, y_pairwise

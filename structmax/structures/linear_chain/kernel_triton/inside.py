@@ -105,8 +105,7 @@ def _forwards(
         value += tl.max(b_a, 0).to(tl.float64)
         value = tl.where(broken(b_a, 0) > 0, float("nan"), value)
     else:
-        last, _ = log_sum(b_a)
-        value += last.to(tl.float64)
+        value += log_sum(b_a).to(tl.float64)
     # as a number of the scores' dtype; the empty sequence scores 0
     tl.store(p_value, tl.where(length > 0, value, 0.0).to(WORK))
 

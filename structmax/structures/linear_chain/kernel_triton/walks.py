@@ -58,29 +58,33 @@ def mark_labels(
     tl.store(p_unary + o_row[:, None] * C + o_label, b_parts, mask=m_row[:, None] & (o_label < C))
 
 
-@triton.jit(do_not_specialize=["S", "N", "rows", "each", "steps"])
+@triton.jit(do_not_specialize=["S", "N", "rows"])
 def mark_pairs(
-    p_label, p_value, p_pairwise, S, N, rows, each, steps, C: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr
+    p_label, p_value, p_pairwise, S, N, rows, C: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
-    """Parts of the transitions between labels (B, S, N): `each` matrices of a path, the sums over `steps` positions.
+    """Parts of the transitions between labels (B, S, N), where each position has a matrix.
 
     Grid (blocks of ROWS matrices, tiles of a matrix).
     """
     ACROSS: tl.constexpr = (C + TILE - 1) // TILE
     o_row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     m_row = o_row < rows
-    o_path, first = o_row // each, (o_row % each) * steps
+    o_path, t = o_row // (N - 1), o_row % (N - 1)
     o_from = ((tl.program_id(1) // ACROSS) * TILE + tl.arange(0, TILE))[None, :, None]
     o_to = ((tl.program_id(1) % ACROSS) * TILE + tl.arange(0, TILE))[None, None, :]
     value = tl.load(p_value + o_path // S, mask=m_row, other=0.0)[:, None, None]
-    b_count = tl.zeros((ROWS, TILE, TILE), tl.int32)
-    m_some = tl.zeros((ROWS,), tl.int32)
-    for step in tl.range(0, steps):
-        o_label = o_path * N + first + step
-        label = tl.load(p_label + o_label, mask=m_row, other=-1)
-        after = tl.load(p_label + o_label + 1, mask=m_row, other=-1)
-        b_count += ((o_from == label[:, None, None]) & (o_to == after[:, None, None])).to(tl.int32)
-        m_some = tl.maximum(m_some, (after >= 0).to(tl.int32))
-    b_parts = parts(value, b_count.to(value.dtype), (m_some > 0)[:, None, None])
+    label = tl.load(p_label + o_path * N + t, mask=m_row, other=-1)[:, None, None]
+    after = tl.load(p_label + o_path * N + t + 1, mask=m_row, other=-1)[:, None, None]
+    b_parts = parts(value, ((o_from == label) & (o_to == after)).to(value.dtype), after >= 0)
     o_cell = o_row[:, None, None] * (C * C) + o_from * C + o_to
     tl.store(p_pairwise + o_cell, b_parts, mask=m_row[:, None, None] & (o_from < C) & (o_to < C))
+
+
+@triton.jit(do_not_specialize=["N", "rows"])
+def count_pairs(p_label, p_count, N, rows, C: tl.constexpr, BLOCK: tl.constexpr):
+    """How often each transition stands in labels (B, S, N), added to zeros (B, S, C, C), int32."""
+    o_row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    o_path, t = o_row // (N - 1), o_row % (N - 1)
+    label = tl.load(p_label + o_path * N + t, mask=o_row < rows, other=-1)
+    after = tl.load(p_label + o_path * N + t + 1, mask=o_row < rows, other=-1)
+    tl.atomic_add(p_count + o_path * (C * C) + label * C + after, 1, mask=after >= 0)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.kernel_triton import launch
-from structmax.numerics.kernel_triton.blanks import clear
+from structmax.numerics.kernel_triton.blanks import fill
 from structmax.numerics.kernel_triton.transitions import pairs, sum_pairs
 from structmax.structures.semi_markov.kernel_triton.inside import push, walk
 from structmax.structures.semi_markov.kernel_triton.outside import flow, segments
@@ -172,8 +172,8 @@ def _paths(
     value, start, end, *_ = _walk(segment, pairwise, lengths, sizes, best=noise is None)
     # Counts may be more than half precision holds.
     y_segment, y_pairwise = (torch.empty(B, S, *t.shape[1:], dtype=wide, device=t.device) for t in (segment, pairwise))
-    clear(y_segment, lengths, value, N, W * C, widths=W, labels=C)
-    clear(y_pairwise, lengths, value, 1 if shared else N - 1, C * C, first=1)
+    fill(y_segment, lengths, value, N, W * C, widths=W, labels=C)
+    fill(y_pairwise, lengths, value, 1 if shared else N - 1, C * C, first=1)
     widest = _power(W)
     together = max(1, min(_power(max(1, S)), 4096 // max(span, widest)))
     blocks = -(-S // together)

@@ -102,7 +102,7 @@ def walk(
     if BEST:
         value = tl.where(bad > 0, float("nan"), tl.max(b_end, 0))
     else:
-        value, _ = log_sum(b_end)
+        value = log_sum(b_end)
     # as a number of the scores' dtype; the empty segmentation scores 0
     tl.store(p_value + i_b, tl.where(length > 0, value, 0.0).to(WORK))
 
