@@ -20,7 +20,7 @@ QUESTIONS: dict[Callable[..., Any], tuple[str, ...]] = {
     marginals: ("marginals",),
     argmax: ("argmax",),
     entropy: ("log_partition", "marginals"),
-    sparse_marginals: ("argmax",),
+    sparse_marginals: ("sparsemap or relax",),
 }
 
 

@@ -33,13 +33,13 @@ PLAIN: dict[Callable[..., Tensor], tuple[str, ...]] = {
     crf_loss: _SUMS,
     perceptron_loss: ("argmax",),
     perturbed_loss: ("argmax",),
-    sparsemap_loss: ("argmax",),
+    sparsemap_loss: ("sparsemap or relax",),
     fenchel_young: ("smoothed", "smoothed_and_marginals"),
 }
 WITH_COST: dict[Callable[..., Tensor], tuple[str, ...]] = {
     svm_loss: ("argmax",),
     softmax_margin_loss: _SUMS,
-    margin_sparsemap_loss: ("argmax",),
+    margin_sparsemap_loss: ("sparsemap or relax",),
     risk: _SUMS,
 }
 

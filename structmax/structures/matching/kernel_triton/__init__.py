@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from structmax.numerics.kernel_triton import launch
+from structmax.numerics.kernel_triton import launch, widened
 from structmax.structures.matching.kernel_triton.assignment import best_matchings
 from structmax.structures.matching.range import ROOM
 
@@ -21,6 +21,7 @@ def refuses(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | N
 
 
 def argmax(scores: Tensor, *, rows: Tensor, columns: Tensor, partial: bool) -> Tensor:
+    scores = widened(scores)
     B, N, M = scores.shape
     best = torch.empty_like(scores)
     if best.numel() == 0:

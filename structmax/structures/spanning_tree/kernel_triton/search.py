@@ -265,7 +265,19 @@ def bring_near(
         p_below += i_instance * size * size
         p_charged += i_instance * size * size
         lost = _charged(
-            p_arc, p_extra, p_column, p_below, p_charged, p_near, p_plan, size, labels, n, i_instance, SINGLE_ROOT, BLOCK
+            p_arc,
+            p_extra,
+            p_column,
+            p_below,
+            p_charged,
+            p_near,
+            p_plan,
+            size,
+            labels,
+            n,
+            i_instance,
+            SINGLE_ROOT,
+            BLOCK,
         )
     # A sum of finite scores may be −inf in their dtype.
     lost = tl.where(lost.to(p_arc.dtype.element_ty) > float("-inf"), lost, float("-inf"))
