@@ -69,3 +69,27 @@ def test_large_tables_are_refused():
     want = f"a program has lanes for {kernel_triton.LARGEST} rows or columns"
     assert kernel_triton.refuses("argmax", [wide], {}) == want
     assert kernel_triton.refuses("argmax", [wide[..., 1:]], {}) is None
+
+
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize("shape", [(4, 4), (3, 5), (5, 2)])
+def test_potentials(monkeypatch, shape, partial):
+    """Sums held at 1 and others, two parts that nothing couples, a smaller instance in NaN, and one with NaN."""
+    # two rows to a tile
+    monkeypatch.setattr(kernel_triton, "TILE", 32)
+    generator = torch.Generator().manual_seed(sum(shape))
+    scores = torch.randn(4, *shape, generator=generator, dtype=torch.float64)
+    scores[1, :2, 1:], scores[1, 2:, :1] = -math.inf, -math.inf
+    fields = {
+        "rows": torch.tensor([shape[0]] * 2 + [shape[0] - 1, shape[0]]),
+        "columns": torch.tensor([shape[1]] * 2 + [shape[1] - 1, shape[1]]),
+        "partial": partial,
+    }
+    scores[2, -1], scores[2, :, -1] = math.nan, math.nan
+    mu = reference.sinkhorn(scores, **fields, temperature=1.0, tol=1e-12, max_iter=1000)[0]
+    mu[3, 0, 0] = math.nan
+    x = torch.randn(mu.shape, generator=generator, dtype=torch.float64) * mu.nan_to_num()
+    there = {key: field.to(DEVICE) if isinstance(field, torch.Tensor) else field for key, field in fields.items()}
+    got = kernel_triton.potentials(mu.to(DEVICE), x.to(DEVICE), **there, tol=1e-12).cpu()
+    want = reference.potentials(mu, x, **fields, tol=1e-12)
+    torch.testing.assert_close(got, want, atol=1e-9, rtol=1e-9, equal_nan=True)

@@ -1,6 +1,7 @@
-"""Rows with α > 2, whose probabilities have infinite slope at 0: measured from the smallest supported score, by bisection.
+"""Rows with α > 2, whose probabilities have infinite slope at 0: measured from the smallest supported score.
 
-`_anchored` in reference.py explains why. A row is a tile in registers, or is streamed once for each halving.
+`_anchored` in reference.py explains why. That score and its own probability are found by bisection. A row is a tile in
+registers, or is streamed once for each halving.
 """
 
 import triton

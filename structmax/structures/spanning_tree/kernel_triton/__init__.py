@@ -57,7 +57,7 @@ def _solve(
     single_root: bool,
     parts: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """log Z in the dtype of the scores, marginals of arcs if wanted, and derivatives of those along a tangent, if any."""
+    """log Z in the dtype of the scores, marginals of arcs if wanted, and their derivatives along a tangent, if any."""
     B, size = arc.shape[:2]
     single_root, along = bool(single_root), tangent is not None
     rows, block, warps = _tile(size, along)
@@ -117,7 +117,8 @@ def marginals_jvp(arc: Tensor, tangent: Tensor, *, lengths: Tensor, single_root:
         along = torch.where(share == 0, 0.0, along)
         mean = (share * along).sum(-1)
     _, mu, moved = _solve(best.contiguous(), extra, labels, mean.contiguous(), words, single_root, True)
-    assert mu is not None and moved is not None
+    assert mu is not None
+    assert moved is not None
     if share is not None:
         apart = moved.unsqueeze(-1) + mu.unsqueeze(-1) * (along - mean.unsqueeze(-1))
         used = usable(arc.shape[1], words).unsqueeze(-1)
