@@ -7,7 +7,7 @@ from torch import Tensor
 
 from structmax.numerics.kernel_triton import launch, widened
 from structmax.structures.matching.kernel_triton.assignment import best_matchings
-from structmax.structures.matching.kernel_triton.potentials import solve_sums
+from structmax.structures.matching.kernel_triton.laplacian import solve_sums
 from structmax.structures.matching.range import ROOM
 from structmax.structures.matching.transport import TOLERANCES_FROM_ONE, UNITS_FROM_ONE
 

@@ -5,6 +5,7 @@ either reads the table of the words left once. All is computed in float64, whate
 before, or compared, by torch.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -87,7 +88,7 @@ def _solve(
 def log_partition(arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
     arc, words = as_arcs(widened(arc), lengths, directed)
     best, extra, _ = _labels(arc)
-    return _solve(best.contiguous(), extra, arc[0, 0, 0].numel(), None, words, single_root, False)[0]
+    return _solve(best.contiguous(), extra, math.prod(arc.shape[3:]), None, words, single_root, False)[0]
 
 
 def log_partition_and_marginals(
@@ -95,8 +96,7 @@ def log_partition_and_marginals(
 ) -> tuple[Tensor, Tensor]:
     arc, words = as_arcs(widened(arc), lengths, directed)
     best, extra, share = _labels(arc)
-    labels = 1 if share is None else share.shape[-1]
-    value, marginals, _ = _solve(best.contiguous(), extra, labels, None, words, single_root, True)
+    value, marginals, _ = _solve(best.contiguous(), extra, math.prod(arc.shape[3:]), None, words, single_root, True)
     assert marginals is not None
     if share is not None:
         used = usable(arc.shape[1], words).unsqueeze(-1)
@@ -109,10 +109,8 @@ def marginals_jvp(arc: Tensor, tangent: Tensor, *, lengths: Tensor, single_root:
     arc, words = as_arcs(widened(arc), lengths, directed)
     best, extra, share = _labels(arc)
     along = tangent.double()
-    if share is None:
-        labels, mean = 1, along
-    else:
-        labels = share.shape[-1]
+    mean, labels = along, math.prod(arc.shape[3:])
+    if share is not None:
         # A label that cannot be has no say.
         along = torch.where(share == 0, 0.0, along)
         mean = (share * along).sum(-1)
