@@ -112,3 +112,17 @@ def test_a_target_that_is_no_entry_costs_nan():
     x = rows(7).to(DEVICE)
     value, _ = kernel_triton.entmax_value(x, torch.full((7,), 9, device=DEVICE), 1.5)
     assert value.isnan().all()
+
+
+def test_long_rows_have_an_alpha_each(monkeypatch):
+    """Rows that are streamed: those with α > 2 too, whose bisection goes over several tiles."""
+    monkeypatch.setattr(kernel_triton, "SHORT", 16)
+    x = rows(520)[[0, 2, 4]]
+    alpha = torch.tensor([1.3, 3.0, 2.5], dtype=torch.float64)
+    ((p, want),) = both("entmax", x, alpha=alpha)
+    torch.testing.assert_close(p, want, atol=2e-5, rtol=0)
+    ((got, want),) = both("entmax_pullback", want, x.nan_to_num(neginf=0.0), alpha=alpha)
+    torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)
+    target = torch.tensor([0, -1, -1])
+    (value, want), _ = both("entmax_value", x, target, alpha=alpha)
+    torch.testing.assert_close(value, want, atol=1e-3, rtol=1e-5)

@@ -1,8 +1,9 @@
-"""What every Triton kernel shares: the one way to launch it."""
+"""What every Triton kernel shares: the one way to launch it, and the precision it computes in at least."""
 
 from collections.abc import Hashable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 _compiled: dict[Hashable, Any] = {}
@@ -35,6 +36,11 @@ def launch(
     # The interpreter compiles nothing.
     if compiled is not None:
         _compiled[key] = compiled
+
+
+def widened(scores: Tensor) -> Tensor:
+    """Half precision in float32, as a kernel needs it that is not written for less."""
+    return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
 
 def _specialised(argument: Any) -> Hashable:

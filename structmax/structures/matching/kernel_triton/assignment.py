@@ -7,23 +7,13 @@ in registers, one lane for each column; scores stay in memory, and each bid and 
 import triton
 import triton.language as tl
 
+from structmax.numerics.kernel_triton.lanes import first_lane, pick
+
 NONE = tl.constexpr(-1)
 # Rows bid at most this many times each, on average: a war over few columns is left to the shortest paths.
 BIDS = tl.constexpr(4)
 # Scores are divided by this where sums and differences of them may overflow, which changes no order.
 ROOM = tl.constexpr(1024.0)
-
-
-@triton.jit
-def _pick(values, o_lane, index):
-    """The value in the lane of that index."""
-    return tl.sum(tl.where(o_lane == index, values, 0))
-
-
-@triton.jit
-def _first(m_lane, o_lane, BLOCK: tl.constexpr):
-    """The first lane of those in the mask, BLOCK if there is none."""
-    return tl.min(tl.where(m_lane, o_lane, BLOCK))
 
 
 @triton.jit
@@ -34,7 +24,7 @@ def _row(p_scores, i, down, across, scale, o_lane, m_lane):
 
 @triton.jit
 def _by_bidding(p_scores, down, across, scale, n, m, PARTIAL: tl.constexpr, BLOCK: tl.constexpr):
-    """Rows take their best column at the price at which the second is as good: prices, owners, and which rows are done."""
+    """Rows take their best column at the price at which the second is as good: prices, owners, rows that are done."""
     o_lane = tl.arange(0, BLOCK)
     m_lane = o_lane < m
     price = tl.zeros((BLOCK,), tl.float64)
@@ -46,9 +36,9 @@ def _by_bidding(p_scores, down, across, scale, n, m, PARTIAL: tl.constexpr, BLOC
         bids += 1
         b_profit = _row(p_scores, i, down, across, scale, o_lane, m_lane) - price
         best = tl.max(b_profit)
-        j = _first(b_profit == best, o_lane, BLOCK)
+        j = first_lane(b_profit == best, o_lane, BLOCK)
         second = tl.max(tl.where(o_lane == j, float("-inf"), b_profit))
-        rival, before = _pick(owner, o_lane, j), _pick(price, o_lane, j)
+        rival, before = pick(owner, o_lane, j), pick(price, o_lane, j)
         single = n * 0
         if PARTIAL:
             # Prices only rise: it will stay single.
@@ -57,7 +47,7 @@ def _by_bidding(p_scores, down, across, scale, n, m, PARTIAL: tl.constexpr, BLOC
         raised = before + (tl.where(best == float("-inf"), 0.0, best) - second)
         # A tie: nobody is displaced, and what is free stays free of charge.
         tie = (rival >= 0) & (raised <= before)
-        free = _first((owner == NONE) & m_lane & (b_profit == best), o_lane, BLOCK)
+        free = first_lane((owner == NONE) & m_lane & (b_profit == best), o_lane, BLOCK)
         j = tl.where(tie, free, j)
         rival = tl.where(tie, NONE, rival)
         raised = tl.where(tie, 0.0, raised)
@@ -81,7 +71,7 @@ def _assign(p_scores, down, across, scale, n, m, PARTIAL: tl.constexpr, BLOCK: t
     m_lane = o_lane < m
     price, owner, done = _by_bidding(p_scores, down, across, scale, n, m, PARTIAL, BLOCK)
     feasible = n * 0 + 1
-    start = _first(done == 0, o_lane, BLOCK)
+    start = first_lane(done == 0, o_lane, BLOCK)
     while start < BLOCK:
         # What each owner has: rows on a path come from there.
         m_owned = owner != NONE
@@ -105,11 +95,11 @@ def _assign(p_scores, down, across, scale, n, m, PARTIAL: tl.constexpr, BLOCK: t
             near = tl.min(tl.where(m_owned & (closed == 0), reach, float("inf")))
             end = tl.minimum(free, single)
             going = tl.where(near < end, 1, 0)
-            j = _first(m_owned & (closed == 0) & (reach == near), o_lane, BLOCK)
+            j = first_lane(m_owned & (closed == 0) & (reach == near), o_lane, BLOCK)
             j = tl.where(going > 0, j, BLOCK)
             closed = tl.where(o_lane == j, 1, closed)
-            i = tl.where(going > 0, _pick(owner, o_lane, j), i)
-            base = near + (_pick(gain, o_lane, j) - _pick(price, o_lane, j))
+            i = tl.where(going > 0, pick(owner, o_lane, j), i)
+            base = near + (pick(gain, o_lane, j) - pick(price, o_lane, j))
         feasible = tl.where(end == float("inf"), 0, feasible)
         price = tl.where(closed > 0, price + (end - reach), price)
         # The path back: whoever looked at a column from its row takes it.
@@ -117,17 +107,17 @@ def _assign(p_scores, down, across, scale, n, m, PARTIAL: tl.constexpr, BLOCK: t
         i = tl.where(turns_single, leaver, NONE)
         j = tl.where(
             turns_single,
-            _first(owner == leaver, o_lane, BLOCK),
-            _first((owner == NONE) & m_lane & (reach == free), o_lane, BLOCK),
+            first_lane(owner == leaver, o_lane, BLOCK),
+            first_lane((owner == NONE) & m_lane & (reach == free), o_lane, BLOCK),
         )
         i = tl.where(feasible > 0, i, start)
         while i != start:
-            i = _pick(before, o_lane, j)
-            left = _first(owner == i, o_lane, BLOCK)
+            i = pick(before, o_lane, j)
+            left = first_lane(owner == i, o_lane, BLOCK)
             owner = tl.where(o_lane == j, i, owner)
             j = left
         done = tl.where(o_lane == start, 1, done)
-        start = tl.where(feasible > 0, _first(done == 0, o_lane, BLOCK), BLOCK)
+        start = tl.where(feasible > 0, first_lane(done == 0, o_lane, BLOCK), BLOCK)
     return owner, feasible
 
 

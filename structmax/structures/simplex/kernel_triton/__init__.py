@@ -6,7 +6,7 @@ probability 0, so has everything dropped, and the solution is the row's own; oth
 over the whole row. The tile's mathematics is in tile.py.
 
 `alpha` is a number or a (B,) tensor; which of its rows are above 2 is known on the device alone. Those are solved by
-bisection, with the whole row in one program however long it is.
+bisection, which streams a long row once for each halving: steep.py.
 """
 
 import torch
@@ -30,17 +30,6 @@ READS_HALF = (
 )
 # Longest row that is kept in registers where it could as well be streamed.
 SHORT = 4096
-# Longest row that fits one program at all, however slowly.
-LONGEST = 131072
-
-
-def refuses(name: str, tensors: list[Tensor], constants: dict[str, float]) -> str | None:
-    """Why these kernels cannot answer, or None."""
-    # An alpha per row is a tensor, and no constant.
-    steep_possible = name.startswith("entmax") and constants.get("alpha", float("inf")) > 2
-    if steep_possible and tensors[0].shape[-1] > LONGEST:
-        return f"`alpha` above 2, or one per row, needs a row in one program, which ends at {LONGEST} scores"
-    return None
 
 
 def _family(alpha: float | Tensor) -> tuple[float, str, bool, bool]:
@@ -67,15 +56,17 @@ def _solve(x: Tensor, alpha: float | Tensor, target: Tensor | None, out: Tensor,
     # The last step is still taken, and Newton squares its error.
     tolerance = 2.0**-40 if double else 2.0**-20
     output = (state is not None, target is not None, double, tolerance)
-    if n <= SHORT or steep_possible:
-        rows, block, warps = _tile(n, 512 if n <= 2048 else 1024)
-        halvings = 100 if double else 60
+    halvings = 100 if double else 60
+    if n <= SHORT:
+        # A power takes more registers than a square: fewer numbers for each warp leave room for more of them.
+        rows, block, warps = _tile(n, 256 if kind == "general" else 512 if n <= 2048 else 1024)
         arguments = x, alpha if per_row else None, target, out, state, n, B, e
         constants = kind, steep_possible, per_row, *output, halvings, rows, block
         launch(solve_rows, (-(-B // rows),), arguments, constants, warps)
     else:
         lanes = 1024 if n > 16384 else 512
-        launch(solve_streamed, (B,), (x, target, out, state, n, e), (kind, *output, lanes, 4))
+        arguments = x, alpha if per_row else None, target, out, state, n, e
+        launch(solve_streamed, (B,), arguments, (kind, steep_possible, per_row, *output, halvings, lanes, 4))
 
 
 def entmax(x: Tensor, alpha: float | Tensor) -> Tensor:
@@ -93,13 +84,14 @@ def entmax_pullback(p: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
         return out
     e, kind, steep_possible, per_row = _family(alpha)
     double = p.dtype == torch.float64
-    if n <= SHORT or steep_possible:
+    if n <= SHORT:
         rows, block, warps = _tile(n, 512)
         arguments = p, v, alpha if per_row else None, out, n, B, e
         launch(pull_rows, (-(-B // rows),), arguments, (kind, steep_possible, per_row, double, rows, block), warps)
     else:
         lanes = 4096 if n > 16384 else 2048
-        launch(pull_streamed, (B,), (p, v, out, n, e), (kind, double, lanes, 1), lanes // 256)
+        arguments = p, v, alpha if per_row else None, out, n, e
+        launch(pull_streamed, (B,), arguments, (kind, steep_possible, per_row, double, lanes, 1), lanes // 256)
     return out
 
 

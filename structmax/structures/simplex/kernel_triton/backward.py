@@ -4,7 +4,8 @@ import triton
 import triton.language as tl
 
 from structmax.structures.simplex.kernel_triton.forward import IGNORED, NOTHING
-from structmax.structures.simplex.kernel_triton.tile import LOG2_E, load_e, power, products, slopes, steep
+from structmax.structures.simplex.kernel_triton.steep import pull_steep, steep
+from structmax.structures.simplex.kernel_triton.tile import LOG2_E, load_e, power, products, slopes
 
 
 @triton.jit(do_not_specialize=["B"])
@@ -45,18 +46,12 @@ def pull_rows(
 
 
 @triton.jit
-def pull_streamed(
-    p_p, p_v, p_out, n, e: tl.float64,
-    KIND: tl.constexpr, DOUBLE: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr,
+def _pull(
+    p_p, p_v, p_out, n, e,
+    KIND: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr, WORK: tl.constexpr,
 ):  # fmt: skip
-    WORK: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    i_row = tl.program_id(0).to(tl.int64)
-    o_row = tl.full((1, 1), 0, tl.int64) + i_row
+    """The pullback of one long row."""
     o_lane = tl.arange(0, LANES)[None, :]
-    e = load_e(None, e, o_row, o_row >= 0, False)
-    p_p += i_row * n
-    p_v += i_row * n
-    p_out += i_row * n
     b_total = tl.zeros((1, LANES), WORK)
     b_dot = tl.zeros((1, LANES), WORK)
     for start in tl.range(0, n, LANES, num_stages=STAGES):
@@ -79,6 +74,28 @@ def pull_streamed(
         b_v = tl.load(p_v + o_column, mask=m_v, other=0.0).to(WORK)
         b_out = tl.where(b_s == 0, 0.0, b_s * (b_v - mean))
         tl.store(p_out + o_column, b_out, mask=m_column, eviction_policy="evict_first")
+
+
+@triton.jit
+def pull_streamed(
+    p_p, p_v, p_alpha, p_out, n, e: tl.float64,
+    KIND: tl.constexpr, STEEP: tl.constexpr, PER_ROW: tl.constexpr, DOUBLE: tl.constexpr,
+    LANES: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    WORK: tl.constexpr = tl.float64 if DOUBLE else tl.float32
+    i_row = tl.program_id(0).to(tl.int64)
+    o_row = tl.full((1, 1), 0, tl.int64) + i_row
+    e = load_e(p_alpha, e, o_row, o_row >= 0, PER_ROW)
+    p_p += i_row * n
+    p_v += i_row * n
+    p_out += i_row * n
+    if STEEP:
+        if tl.max(tl.where(e > 1, 1, 0)) > 0:
+            pull_steep(p_p, p_v, p_out, n, e, LANES, WORK)
+        else:
+            _pull(p_p, p_v, p_out, n, e, KIND, LANES, STAGES, WORK)
+    else:
+        _pull(p_p, p_v, p_out, n, e, KIND, LANES, STAGES, WORK)
 
 
 @triton.jit(do_not_specialize=["B", "tiles"])

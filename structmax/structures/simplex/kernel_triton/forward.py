@@ -3,18 +3,17 @@
 import triton
 import triton.language as tl
 
+from structmax.structures.simplex.kernel_triton.steep import anchored, anchored_streamed, steep, steep_energy
 from structmax.structures.simplex.kernel_triton.tile import (
     LOG2_E,
     MAX_STEPS,
     accumulate,
-    anchored,
     levels,
     load_e,
     masses,
     newton,
     products,
     solve,
-    steep,
     threshold,
 )
 
@@ -90,15 +89,17 @@ def solve_rows(
 
 @triton.jit
 def solve_streamed(
-    p_x, p_target, p_out, p_state, n, e: tl.float64,
-    KIND: tl.constexpr, LOSS: tl.constexpr, TARGET: tl.constexpr, DOUBLE: tl.constexpr, TOLERANCE: tl.constexpr,
-    LANES: tl.constexpr, STAGES: tl.constexpr,
+    p_x, p_alpha, p_target, p_out, p_state, n, e: tl.float64,
+    KIND: tl.constexpr, STEEP: tl.constexpr, PER_ROW: tl.constexpr, LOSS: tl.constexpr, TARGET: tl.constexpr,
+    DOUBLE: tl.constexpr, TOLERANCE: tl.constexpr, HALVINGS: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     WORK: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     i_row = tl.program_id(0).to(tl.int64)
     o_row = tl.full((1, 1), 0, tl.int64) + i_row
     o_lane = tl.arange(0, LANES)[None, :]
-    e = load_e(None, e, o_row, o_row >= 0, False)
+    e_row = load_e(p_alpha, e, o_row, o_row >= 0, PER_ROW)
+    # α > 2 is solved as if it were 2, then replaced below.
+    e = tl.minimum(e_row, 1.0) if STEEP else e_row
     p_row = p_x + i_row * n
 
     # One pass over the row. The largest score of a lane keeps a NaN; b_2 is the lane's sum where KIND is softmax.
@@ -161,13 +162,29 @@ def solve_streamed(
             steps += 1
             going = tl.where(steps < MAX_STEPS, tl.max((step > TOLERANCE).to(tl.int32)), 0)
 
+    level = threshold(unknown, e, KIND)
+    anchor, p_anchor = peak, peak
+    e_steep = tl.where(e_row > 1, e_row, 2.0).to(WORK)
+    if STEEP:
+        if tl.max(tl.where(e_row > 1, 1, 0)) > 0:
+            anchor, p_anchor = anchored_streamed(p_row, n, peak, e_steep, HALVINGS, LANES)
+            # A NaN in the row has reached `unknown`, but no comparison above.
+            p_anchor = tl.where(unknown == unknown, p_anchor, float("nan"))
+            if LOSS:
+                origin = tl.where(origin > float("-inf"), anchor, origin)
+                dot = steep_energy(p_row, n, tl.where(origin == float("-inf"), 0.0, anchor), p_anchor, e_steep, LANES)
+                energy = (e_steep * dot).to(energy.dtype)
+                tau = ((1 - tl.exp2(e_steep * tl.log2(p_anchor))) / e_steep).to(tau.dtype)
+                level = p_anchor.to(level.dtype)
     if LOSS:
-        level = threshold(unknown, e, KIND)
-        _store_loss(p_x, p_target, p_out, p_state, n, o_row, o_row >= 0, origin, level, tau, energy, e, TARGET)
+        _store_loss(p_x, p_target, p_out, p_state, n, o_row, o_row >= 0, origin, level, tau, energy, e_row, TARGET)
     else:
         for start in tl.range(0, n, LANES, num_stages=STAGES):
             o_column = start + o_lane
             m_column = o_column < n
             b_x = tl.load(p_row + o_column, mask=m_column, other=float("-inf"), eviction_policy="evict_first").to(WORK)
             b_p, _ = masses(b_x - peak, rounded, error, factor, e, KIND)
+            if STEEP:
+                b_steep = tl.where(unknown == unknown, steep(b_x, anchor, p_anchor, e_steep), float("nan"))
+                b_p = tl.where(e_row > 1, b_steep, b_p)
             tl.store(p_out + i_row * n + o_column, b_p, mask=m_column, eviction_policy="evict_first")

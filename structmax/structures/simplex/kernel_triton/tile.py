@@ -5,7 +5,9 @@ u = 1 + (α−1)(z − τ); from below it is monotone, and every subset of a row
 
 What Newton moves is not τ, whose rounding would swamp small probabilities, but a measure of the largest probability p̂:
 `unknown` = p̂^(α−1) for sparsemax and entmax15, log p̂ for other α, 1/Σ exp z for softmax. It is float64, (ROWS, 1), as
-everything that is one number per row and decides about it; tiles (ROWS, BLOCK) have the working precision.
+everything that is one number per row and decides about it; tiles (ROWS, BLOCK) have the working precision. So has a
+step of Newton's method, which the next one corrects: an exponential in float64 for each row would take longer than all
+of the tile.
 """
 
 import triton
@@ -28,6 +30,23 @@ def power(z, slope, slope_error, e):
     lost = tl.where(base < 0.5, 0.0, (z * slope - (base - 1)) + z * slope_error)
     log = tl.log(base) + lost / base
     return tl.where(dead, 0.0, tl.exp2(log * (LOG2_E / e))), base
+
+
+@triton.jit
+def rough_exp(x, WORK: tl.constexpr):
+    """exp of a float64 to the working precision, which a large x does not cost digits."""
+    rounded = x.to(WORK)
+    return tl.exp(rounded) * (1 + (x - rounded).to(WORK))
+
+
+@triton.jit
+def rough_levels(unknown, e, KIND: tl.constexpr, WORK: tl.constexpr):
+    """`levels` to the working precision."""
+    if KIND == "general":
+        level = e.to(WORK) * rough_exp(-e * unknown, WORK)
+        return level, tl.zeros_like(level), rough_exp(unknown, WORK)
+    else:
+        return levels(unknown, e, KIND, WORK)
 
 
 @triton.jit
@@ -74,9 +93,10 @@ def decay(y):
 @triton.jit
 def growth(y):
     """log(1 + y) / y, also close to 0."""
-    small = tl.abs(y) < 1e-4
+    small = tl.abs(y) < 0.02
     safe = tl.where(small, 1.0, y)
-    return tl.where(small, 1 - y * (0.5 - y / 3), tl.log(1 + safe) / safe)
+    series = 1 - y * (1 / 2 - y * (1 / 3 - y * (1 / 4 - y * (1 / 5 - y * (1 / 6 - y / 7)))))
+    return tl.where(small, series, tl.log(1 + safe) / safe)
 
 
 @triton.jit
@@ -85,11 +105,11 @@ def newton(unknown, mass, slope, e, KIND: tl.constexpr):
     slope = tl.where(mass == 0, 1.0, slope)
     mass = tl.where(mass == 0, 1.0, mass)
     if KIND == "general":
-        log_mass = tl.log(mass.to(tl.float64))
+        log_mass, e = tl.log(mass), e.to(mass.dtype)
         # Newton's step is (mass/slope) log_mass decay(…) times −(α−1) p̂^(α−1), in p̂^(α−1): take it to the logarithm.
-        step = (mass / slope).to(tl.float64) * log_mass * decay(e * log_mass)
+        step = (mass / slope) * log_mass * decay(e * log_mass)
         step *= growth(-e * step)
-        return unknown - step, step.to(mass.dtype)
+        return unknown - step.to(tl.float64), step
     else:
         step = (mass - 1) / slope
         if KIND == "entmax15":
@@ -111,7 +131,7 @@ def solve(z, e, KIND: tl.constexpr, WORK: tl.constexpr, TOLERANCE: tl.constexpr)
         steps = 0
         going = 1
         while going > 0:
-            level, error, factor = levels(unknown, e, KIND, WORK)
+            level, error, factor = rough_levels(unknown, e, KIND, WORK)
             p, s = masses(z, level, error, factor, e, KIND)
             mass, slope = tl.sum(p, 1, keep_dims=True), tl.sum(s, 1, keep_dims=True)
             moved, step = newton(unknown, mass, slope, e, KIND)
@@ -131,32 +151,6 @@ def threshold(unknown, e, KIND: tl.constexpr):
         return -unknown * decay(-e * unknown)
     else:
         return (1 - unknown) / e
-
-
-@triton.jit
-def steep(x, anchor, p_anchor, e):
-    """For α > 2, p measured from the smallest supported score: as `_anchored` in reference.py explains."""
-    u = tl.exp2(e * tl.log2(p_anchor)) + e * (x - anchor)
-    p = tl.exp2(tl.log2(tl.where(u > 0, u, 1.0)) / e)
-    return tl.where(x == anchor, p_anchor, tl.where((x > anchor) & (u > 0), p, 0.0))
-
-
-@triton.jit
-def anchored(x, peak, e, HALVINGS: tl.constexpr):
-    """For α > 2, the smallest supported score of each row and its probability: (ROWS, 1) both."""
-    low, high = peak - 1 / e, peak
-    for _ in range(HALVINGS):
-        # Halved one by one: the sum of two great scores is infinite.
-        middle = low / 2 + high / 2
-        fits = tl.sum(steep(x, middle, tl.zeros_like(middle), e), 1, keep_dims=True) < 1
-        low, high = tl.where(fits, low, middle), tl.where(fits, middle, high)
-    anchor = tl.min(tl.where(x >= high, x, float("inf")), 1, keep_dims=True)
-    low, high = tl.zeros_like(peak), tl.zeros_like(peak) + 1
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        above = tl.sum(steep(x, anchor, middle, e), 1, keep_dims=True) >= 1
-        low, high = tl.where(above, low, middle), tl.where(above, middle, high)
-    return anchor, (low + high) / 2
 
 
 @triton.jit

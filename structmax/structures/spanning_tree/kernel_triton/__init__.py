@@ -5,13 +5,14 @@ either reads the table of the words left once. All is computed in float64, whate
 before, or compared, by torch.
 """
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from structmax.numerics.arcs import as_arcs, from_arcs, usable
-from structmax.numerics.kernel_triton import launch
+from structmax.numerics.kernel_triton import launch, widened
 from structmax.structures.spanning_tree.kernel_triton.elimination import eliminate, pull
 from structmax.structures.spanning_tree.kernel_triton.search import best_trees, bring_near
 from structmax.structures.spanning_tree.reference_given import given
@@ -49,9 +50,15 @@ def _labels(arc: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
 
 
 def _solve(
-    arc: Tensor, extra: Tensor | None, labels: int, tangent: Tensor | None, words: Tensor, single_root: bool, parts: bool
+    arc: Tensor,
+    extra: Tensor | None,
+    labels: int,
+    tangent: Tensor | None,
+    words: Tensor,
+    single_root: bool,
+    parts: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """log Z in the dtype of the scores, marginals of arcs if wanted, and derivatives of those along a tangent, if any."""
+    """log Z in the dtype of the scores, marginals of arcs if wanted, and their derivatives along a tangent, if any."""
     B, size = arc.shape[:2]
     single_root, along = bool(single_root), tangent is not None
     rows, block, warps = _tile(size, along)
@@ -63,7 +70,8 @@ def _solve(
     arguments = arc, extra, words, *scratch, near, plan, lost, size, labels
     launch(bring_near, (B,), arguments, (single_root, rows, block), warps)
     if tangent is not None:
-        plan[1] = tangent
+        # An arc that cannot be has no say.
+        plan[1] = torch.where(arc == -torch.inf, 0.0, tangent)
     pivot = torch.empty(len(plan), B, size, **number)
     tables, lines, constants = B * size * size, B * size, (single_root, along, rows, block)
     launch(eliminate, (B,), (lost, words, plan, pivot, value, size, tables, lines), constants, warps)
@@ -78,18 +86,17 @@ def _solve(
 
 
 def log_partition(arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
-    arc, words = as_arcs(arc, lengths, directed)
+    arc, words = as_arcs(widened(arc), lengths, directed)
     best, extra, _ = _labels(arc)
-    return _solve(best.contiguous(), extra, arc[0, 0, 0].numel(), None, words, single_root, False)[0]
+    return _solve(best.contiguous(), extra, math.prod(arc.shape[3:]), None, words, single_root, False)[0]
 
 
 def log_partition_and_marginals(
     arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool
 ) -> tuple[Tensor, Tensor]:
-    arc, words = as_arcs(arc, lengths, directed)
+    arc, words = as_arcs(widened(arc), lengths, directed)
     best, extra, share = _labels(arc)
-    labels = 1 if share is None else share.shape[-1]
-    value, marginals, _ = _solve(best.contiguous(), extra, labels, None, words, single_root, True)
+    value, marginals, _ = _solve(best.contiguous(), extra, math.prod(arc.shape[3:]), None, words, single_root, True)
     assert marginals is not None
     if share is not None:
         used = usable(arc.shape[1], words).unsqueeze(-1)
@@ -99,18 +106,17 @@ def log_partition_and_marginals(
 
 def marginals_jvp(arc: Tensor, tangent: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
     tangent, _ = as_arcs(tangent, lengths, directed)
-    arc, words = as_arcs(arc, lengths, directed)
+    arc, words = as_arcs(widened(arc), lengths, directed)
     best, extra, share = _labels(arc)
     along = tangent.double()
-    if share is None:
-        labels, mean = 1, along
-    else:
-        labels = share.shape[-1]
+    mean, labels = along, math.prod(arc.shape[3:])
+    if share is not None:
         # A label that cannot be has no say.
         along = torch.where(share == 0, 0.0, along)
         mean = (share * along).sum(-1)
     _, mu, moved = _solve(best.contiguous(), extra, labels, mean.contiguous(), words, single_root, True)
-    assert mu is not None and moved is not None
+    assert mu is not None
+    assert moved is not None
     if share is not None:
         apart = moved.unsqueeze(-1) + mu.unsqueeze(-1) * (along - mean.unsqueeze(-1))
         used = usable(arc.shape[1], words).unsqueeze(-1)
@@ -124,7 +130,7 @@ given_log_partition, given_log_partition_and_marginals, given_marginals_jvp = gi
 
 
 def argmax(arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
-    arc, words = as_arcs(arc, lengths, directed)
+    arc, words = as_arcs(widened(arc), lengths, directed)
     labelled = arc.dim() == 4
     score, label = arc.max(-1) if labelled else (arc, None)
     B, size = arc.shape[:2]
@@ -133,8 +139,9 @@ def argmax(arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -
     ends = torch.empty(B, size, size, dtype=torch.int32, device=arc.device)
     best = torch.empty(B, size, size, dtype=arc.dtype, device=arc.device)
     arguments = score.contiguous(), words, column, ends, best, size
-    # One warp searches: its lanes talk to each other without waiting.
-    launch(best_trees, (B,), arguments, (bool(single_root), max(1, 1024 // block), block), 1)
+    # One warp searches as long as registers last: its lanes talk to each other without waiting.
+    warps = max(1, block // 128)
+    launch(best_trees, (B,), arguments, (bool(single_root), max(1, 1024 * warps // block), block), warps)
     if label is not None:
         chosen = label.unsqueeze(-1) == torch.arange(arc.shape[-1], device=arc.device)
         best = best.unsqueeze(-1) * chosen.to(best.dtype)

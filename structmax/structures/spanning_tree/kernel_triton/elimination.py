@@ -1,10 +1,10 @@
 """Elimination of words and the way back, in logarithms: one program for each instance.
 
-The steps are those of kernel_numba/linear.py, and so are the names. Logarithms of near scores have digits enough, and one
-code for all scores. The plan takes the place of the weights, step by step: right of k it keeps the weights of heads as
-they were, and who reads them divides by the pivot. A step reads the table once, for both of its products of a vector
-and a matrix, and writes a row and a column. A name with d_ is the derivative of a logarithm along a tangent, and lies in a
-second table behind the first; that of a sum is a mean, so it needs no logarithm of its own.
+The steps are those of kernel_numba/linear.py, and so are the names. Logarithms of near scores have digits enough, so
+that one code serves all scores. The plan takes the place of the weights, step by step: right of k it keeps the weights
+of heads as they were, and who reads them divides by the pivot. A step reads the table once, for both of its products of
+a vector and a matrix, and writes a row and a column. A name with d_ is the derivative of a logarithm along a tangent,
+and lies in a second table behind the first; that of a sum is a mean, so it needs no logarithm of its own.
 """
 
 import triton

@@ -8,6 +8,8 @@ is known of the word or supernode it is in.
 import triton
 import triton.language as tl
 
+from structmax.numerics.kernel_triton.lanes import first_lane, pick
+
 NOBODY = tl.constexpr(-1)
 # A node is not met yet, at a position ≥ 1 of the path that grows, or hangs on the root.
 NEW = tl.constexpr(0)
@@ -16,18 +18,6 @@ FINISHED = tl.constexpr(-1)
 FAR = tl.constexpr(1000.0)
 # exp(−800) is 0 in float64.
 NOTHING = tl.constexpr(800.0)
-
-
-@triton.jit
-def pick(values, o_lane, index):
-    """The value in the lane of that index."""
-    return tl.sum(tl.where(o_lane == index, values, 0))
-
-
-@triton.jit
-def first_lane(m_lane, o_lane, BLOCK: tl.constexpr):
-    """The first lane of those in the mask, BLOCK if there is none."""
-    return tl.min(tl.where(m_lane, o_lane, BLOCK))
 
 
 @triton.jit
@@ -233,7 +223,7 @@ def bring_near(
     p_arc, p_extra, p_lengths, p_column, p_below, p_charged, p_near, p_plan, p_lost, size, labels,
     SINGLE_ROOT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """near[h, m], logarithms of weights, twice, and what all trees have lost: −inf if there is none, NaN where scores are.
+    """near[h, m], logarithms of weights, twice, and what trees have lost: −inf if there is none, NaN where scores are.
 
     `extra` is what an arc's other labels add to the score of its best one. Where no score is far below the best into
     its word, trees lose that best.
@@ -265,7 +255,19 @@ def bring_near(
         p_below += i_instance * size * size
         p_charged += i_instance * size * size
         lost = _charged(
-            p_arc, p_extra, p_column, p_below, p_charged, p_near, p_plan, size, labels, n, i_instance, SINGLE_ROOT, BLOCK
+            p_arc,
+            p_extra,
+            p_column,
+            p_below,
+            p_charged,
+            p_near,
+            p_plan,
+            size,
+            labels,
+            n,
+            i_instance,
+            SINGLE_ROOT,
+            BLOCK,
         )
     # A sum of finite scores may be −inf in their dtype.
     lost = tl.where(lost.to(p_arc.dtype.element_ty) > float("-inf"), lost, float("-inf"))
