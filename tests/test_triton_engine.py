@@ -127,6 +127,22 @@ def test_single_precision(question):
         torch.testing.assert_close(f.double(), w, rtol=1e-5, atol=1e-5)
 
 
+def test_values_far_from_zero_keep_their_digits():
+    """A path takes one of two edges at each step: in single precision a sum of scores of 1000 has no more of them."""
+    head, parts = torch.arange(1, 6).repeat_interleave(2), torch.arange(10)
+    head, tails, parts = (
+        torch.cat(pair)
+        for pair in ((torch.tensor([0]), head), (torch.tensor([-1]), head - 1), (torch.tensor([-1]), parts))
+    )
+    edges = Hyperedges.of(head, tails, parts, 6)
+    x = 1000 + torch.randn(2, 10, generator=torch.Generator().manual_seed(0))
+    graph = {"goal": torch.tensor([5, 4], device=DEVICE), **edges._asdict()}
+    _, marginals = kernel_triton.log_partition_and_marginals(x.to(DEVICE), **graph)
+    wanted = x.double().reshape(2, 5, 2).softmax(-1)
+    wanted[1, 4] = 0
+    torch.testing.assert_close(marginals.cpu().double(), wanted.flatten(1), rtol=0, atol=1e-6)
+
+
 def test_masks_that_are_numbers():
     """Sums of −1e30 have no digits left: probabilities are still those of a distribution."""
     edges = Hyperedges.of(torch.tensor([0, 0, 1]), torch.tensor([-1, -1, 0]), torch.tensor([0, 1, 2]), 2)
