@@ -180,3 +180,11 @@ def test_laws_stand_instances_that_allow_nothing(law):
 def test_refusal_names_the_question_and_every_reason():
     with pytest.raises(structmax.Refusal, match=r"Coin does not support `sample`.*numba.*reference"):
         structmax.sample(torch.zeros(2), Coin())
+
+
+def test_a_structure_without_triton_kernels_is_not_interpreted(monkeypatch):
+    """What answers there is the engine for any recursion, and the interpreter is slow."""
+    pairs = [(testing.law_argmax, backend) for backend in ("triton", "reference")]
+    monkeypatch.setattr(testing, "applicable", lambda case: pairs)
+    case = CASES["lattice of one node"]
+    assert check_structure(case.structure, case.make_scores) == ["law_argmax on reference"]

@@ -388,7 +388,7 @@ def answers_on_cuda(structure, name):
         # structures by recursion that have no kernel of their own for CUDA, a user's among them
         (structmax.Hypergraph, "marginals", ("triton", "recursion/kernel_triton")),
         (structmax.Lattice, "topk", ("triton", "recursion/kernel_triton")),
-        (structmax.Subset, "log_partition", ("triton", "recursion/kernel_triton")),
+        (structmax.SmallMatching, "log_partition", ("triton", "recursion/kernel_triton")),
         # what their references say is fastest in torch, also where it is made of two functions
         (structmax.Subset, "argmax", ("reference", "subset/reference")),
         (structmax.Bits, "marginals", ("reference", "bits/reference")),
@@ -396,7 +396,7 @@ def answers_on_cuda(structure, name):
         (structmax.Simplex, "sample", ("reference", "simplex/reference")),
         (structmax.Simplex, "marginals", ("triton", "simplex/kernel_triton")),
         # edges that are new for each batch
-        (structmax.CTC, "max_marginals", ("numba", "recursion/kernel_numba")),
+        (structmax.CTC, "given_log_partition", ("numba", "recursion/kernel_numba")),
         # what the engine does not have
         (structmax.Lattice, "sample_without_replacement", ("numba", "recursion/kernel_numba")),
     ],

@@ -60,23 +60,21 @@ class _Chart:
         """The pass up; returns the value of each instance's goal."""
         x = self.x
         B = x.shape[1]
-        wanted = {
-            "value": True,
-            "peak": self.kind != "max",
-            "level": self.kind != "max",
-            "met": self.required is not None,
-            "d_value": self.tangent is not None,
-            "centre": self.tangent is not None,
-        }
-        names = [name for name, is_wanted in wanted.items() if is_wanted]
-        for name, array in zip(names, x.new_empty(len(names), self.graph.nodes, B).unbind(0), strict=True):
-            setattr(self, name, array)
+        shape, values = (self.graph.nodes, B), {"dtype": torch.float64, "device": x.device}
+        self.value = torch.empty(shape, **values)
         if self.kind == "max":
-            self.level = torch.empty(self.graph.nodes, B, dtype=torch.int32, device=x.device)
+            self.level = torch.empty(shape, dtype=torch.int32, device=x.device)
+        else:
+            self.peak, self.level = torch.empty(shape, **values), x.new_empty(shape)
+        if self.required is not None:
+            self.met = x.new_empty(shape)
+        if self.tangent is not None:
+            self.d_value, self.centre = x.new_empty(2, *shape).unbind(0)
         up = self.graph.up
         arrays = (*self._arrays(), up.first, self.graph.parts, self.graph.tails, up.levels)
         self._launch(ascend, up, arrays, ())
-        return self.at_goal(self.value)
+        # what the dtype of the scores cannot hold is −inf
+        return self.at_goal(self.value).to(x.dtype)
 
     def at_goal(self, array: Tensor | None) -> Tensor:
         assert array is not None
@@ -86,9 +84,11 @@ class _Chart:
         """The pass down and to the parts: (B, P), for instances whose value is `answer` (B,)."""
         size, B = self.x.shape
         out = self.x.new_empty(B, size)
-        expected = self.x.new_empty(1 if self.tangent is None else 2, self.graph.nodes, B)
-        d_expected = None if self.tangent is None else expected[1]
-        arrays = (*self._arrays(), expected[0], d_expected, self.goal, answer, out)
+        # ways to the goal are values
+        dtype = torch.float64 if kind == "best" else out.dtype
+        expected = torch.empty(self.graph.nodes, B, dtype=dtype, device=out.device)
+        d_expected = None if self.tangent is None else torch.empty_like(expected)
+        arrays = (*self._arrays(), expected, d_expected, self.goal, answer, out)
         for rows in (self.graph.down, self.graph.by_part):
             lists = (rows.first, rows.edge, rows.head, self.graph.parts, self.graph.tails, rows.levels)
             self._launch(descend, rows, (*arrays, *lists), (rows is self.graph.by_part,), (size,), kind)
@@ -316,7 +316,7 @@ def topk(x: Tensor, *, k: int, goal: Tensor, **edges: Tensor) -> tuple[Tensor, T
     chart = _chart(x, "max", goal, edges)
     # the lists leave out what is NaN: the best alone tells
     broken, graph, (size, B) = chart.fill().isnan(), chart.graph, chart.x.shape
-    lists = chart.x.new_empty(graph.nodes, k, B)
+    lists = torch.empty(graph.nodes, k, B, dtype=torch.float64, device=x.device)
     back = torch.empty(lists.shape, dtype=torch.int32, device=x.device)
     parts, tails = graph.parts.shape[1], graph.tails.shape[1]
     ranks = combinations(k, tails, x.device)
@@ -325,9 +325,10 @@ def topk(x: Tensor, *, k: int, goal: Tensor, **edges: Tensor) -> tuple[Tensor, T
         # a program has one node at a time
         programs = it.programs * it.rows if it.stop == it.start + 1 else 1
         numbers = it.start, it.stop, programs, it.groups, B, k, len(ranks)
-        constants = chart.x.dtype == torch.float64, parts, tails, it.rows * it.edges, it.instances
+        constants = parts, tails, it.rows * it.edges, it.instances
         launch(list_best, (programs * it.groups,), (*arrays, *numbers), constants, it.warps)
-    values = lists[chart.goal, :, torch.arange(B, device=x.device)].masked_fill(broken.unsqueeze(1), torch.nan)
+    values = lists[chart.goal, :, torch.arange(B, device=x.device)].to(chart.x.dtype)
+    values = values.masked_fill(broken.unsqueeze(1), torch.nan)
     out, stack = chart.x.new_zeros(B, k, size), graph.stack()
     room = torch.empty(B * k, stack, dtype=torch.int64, device=x.device)
     found = values, back, ranks, chart.goal, room, out, graph.up.first, graph.parts, graph.tails

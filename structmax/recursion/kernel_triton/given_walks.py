@@ -18,7 +18,7 @@ def _times(
 ):  # fmt: skip
     """How many parts the derivations by an edge have at most, −inf if it is not alive; whether one of its parts says
     how often it is taken; and how often it is, if `best` takes the `rest` of the visits to its head."""
-    b_uses = edge_scores(p_worth, p_covered, p_parts, p_tails, o_edge, m_tile, o_batch, B, PARTS, TAILS, WORK)
+    b_uses = edge_scores(p_worth, p_covered, p_parts, p_tails, o_edge, m_tile, o_batch, B, PARTS, TAILS, tl.float64)
     b_uses = tl.where(m_tile, b_uses, float("-inf"))
     m_alive = b_uses > float("-inf")
     b_own = tl.zeros(m_tile.shape, tl.int32)
@@ -100,7 +100,7 @@ def visit(
             o_count = o_count[:, None, None]
             b_nobody = tl.full((ROWS, 1, BATCH), -1, tl.int64)
             b_best = tl.full((ROWS, 1, BATCH), -1, tl.int64)
-            b_most = tl.full((ROWS, 1, BATCH), float("-inf"), WORK)
+            b_most = tl.full((ROWS, 1, BATCH), float("-inf"), tl.float64)
             b_rest = b_visits
             for begin in range(0, most, EDGES):
                 o_place = begin + tl.arange(0, EDGES)[None, :, None]
@@ -132,12 +132,12 @@ def visit(
                     p_worth, p_covered, p_users, p_y, p_parts, p_tails, o_edge, m_tile, o_batch, B, b_best, b_rest,
                     PARTS, TAILS, WORK,
                 )  # fmt: skip
-                b_s = edge_scores(p_x, p_value, p_parts, p_tails, o_edge, m_tile, o_batch, B, PARTS, TAILS, WORK)
+                b_s = edge_scores(p_x, p_value, p_parts, p_tails, o_edge, m_tile, o_batch, B, PARTS, TAILS, tl.float64)
                 b_s = tl.where(m_tile, b_s, float("-inf"))
-                b_q = probabilities(b_s, b_peak, b_level, o_edge, b_scale, b_e, KIND)
+                b_q = probabilities(b_s, b_peak, b_level, o_edge, b_scale, b_e, KIND, WORK)
                 if KIND == "softmax":
                     # finite where q itself is none
-                    b_log_q = (b_s - b_peak) * b_scale + tl.log(b_level)
+                    b_log_q = ((b_s - b_peak) * b_scale).to(WORK) + tl.log(b_level)
                 else:
                     b_log_q = tl.log(b_q)
                 b_log += tl.sum(tl.where(b_times > 0, b_times * b_log_q, 0.0), 1, keep_dims=True)
@@ -203,10 +203,12 @@ def attribute(
                 if GRADIENT:
                     b_d_value = tl.load(p_d_value + o_head, mask=m_tile, other=0.0)
                     m_tile = m_tile & (m_visited | (b_d_value != 0))
-                    b_s = edge_scores(p_x, p_value, p_parts, p_tails, o_edge, m_tile, o_batch, B, PARTS, TAILS, WORK)
+                    b_s = edge_scores(
+                        p_x, p_value, p_parts, p_tails, o_edge, m_tile, o_batch, B, PARTS, TAILS, tl.float64
+                    )
                     b_peak = tl.load(p_peak + o_head, mask=m_tile, other=0.0)
                     b_level = tl.load(p_level + o_head, mask=m_tile, other=0.0)
-                    b_q = probabilities(b_s, b_peak, b_level, o_edge, b_scale, b_e, KIND)
+                    b_q = probabilities(b_s, b_peak, b_level, o_edge, b_scale, b_e, KIND, WORK)
                     b_q = tl.where(m_tile, b_q, 0.0)
                     b_mass = tl.load(p_mass + o_head, mask=m_visited, other=0.0)
                     b_total = tl.load(p_total + o_head, mask=m_visited, other=1.0)

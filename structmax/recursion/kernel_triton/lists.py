@@ -18,10 +18,9 @@ NOWHERE = tl.constexpr(2**31 - 1)
 def list_best(
     p_x, p_list, p_back, p_ranks, p_first, p_parts, p_tails, p_levels,
     start, stop, programs, groups, B, k, combinations,
-    DOUBLE: tl.constexpr, PARTS: tl.constexpr, TAILS: tl.constexpr, CANDIDATES: tl.constexpr, BATCH: tl.constexpr,
+    PARTS: tl.constexpr, TAILS: tl.constexpr, CANDIDATES: tl.constexpr, BATCH: tl.constexpr,
 ):  # fmt: skip
     """The k best scores of the nodes of some levels, best first, and the candidate each belongs to: (V · k, B)."""
-    WORK: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     i_program = tl.program_id(0)
     o_batch = (i_program % groups).to(tl.int64) * BATCH + tl.arange(0, BATCH)[None, :]
     m_batch = o_batch < B
@@ -31,10 +30,10 @@ def list_best(
         for i_row in range(first_row, last_row, programs):
             begin = tl.load(p_first + i_row)
             count = (tl.load(p_first + i_row + 1) - begin) * combinations
-            b_last = tl.full((1, BATCH), float("inf"), WORK)
+            b_last = tl.full((1, BATCH), float("inf"), tl.float64)
             b_place = tl.full((1, BATCH), -1, tl.int32)
             for rank in range(0, k):
-                b_best = tl.full((1, BATCH), float("-inf"), WORK)
+                b_best = tl.full((1, BATCH), float("-inf"), tl.float64)
                 b_at = tl.full((1, BATCH), NOWHERE, tl.int32)
                 for i_candidate in range(0, count, CANDIDATES):
                     o_candidate = i_candidate + tl.arange(0, CANDIDATES)[:, None]
@@ -42,7 +41,7 @@ def list_best(
                     m_tile = m_candidate & m_batch
                     o_edge = (begin + o_candidate // combinations).to(tl.int64)
                     o_ranks = o_candidate % combinations
-                    b_s = tl.zeros((CANDIDATES, BATCH), WORK)
+                    b_s = tl.zeros((CANDIDATES, BATCH), tl.float64)
                     for j in tl.static_range(PARTS):
                         o_part = tl.load(p_parts + o_edge * PARTS + j, mask=m_candidate, other=-1).to(tl.int64)
                         b_s += tl.load(p_x + o_part * B + o_batch, mask=m_tile & (o_part >= 0), other=0.0)

@@ -47,7 +47,7 @@ def ascend(
             o_count = o_count[:, None, None]
             m_out = m_row[:, None, None] & m_batch
 
-            b_peak = tl.full((ROWS, 1, BATCH), float("-inf"), WORK)
+            b_peak = tl.full((ROWS, 1, BATCH), float("-inf"), tl.float64)
             b_total = tl.zeros((ROWS, 1, BATCH), WORK)
             b_most = tl.full((ROWS, 1, BATCH), -1.0, WORK)
             b_top = tl.full((ROWS, 1, BATCH), -1, tl.int64)
@@ -57,7 +57,7 @@ def ascend(
                 m_edge = o_place < o_count
                 o_edge = tl.where(m_edge, o_begin + o_place, -1)
                 m_tile = m_edge & m_batch
-                b_s = edge_scores(p_x, p_value, p_parts, p_tails, o_edge, m_tile, o_batch, B, PARTS, TAILS, WORK)
+                b_s = edge_scores(p_x, p_value, p_parts, p_tails, o_edge, m_tile, o_batch, B, PARTS, TAILS, tl.float64)
                 b_s = tl.where(m_tile, b_s, float("-inf"))
                 # NaN and +inf
                 b_broken = tl.maximum(b_broken, tl.max((~(b_s < float("inf"))).to(tl.int32), 1, keep_dims=True))
@@ -80,8 +80,8 @@ def ascend(
                 b_highest = tl.maximum(b_highest, b_peak)
                 if KIND == "softmax":
                     b_base = tl.where(b_highest == float("-inf"), 0.0, b_highest)
-                    b_mass = tl.sum(tl.exp((b_s - b_base) * b_scale), 1, keep_dims=True)
-                    b_total = b_total * tl.exp((b_peak - b_base) * b_scale) + b_mass
+                    b_mass = tl.sum(tl.exp(((b_s - b_base) * b_scale).to(WORK)), 1, keep_dims=True)
+                    b_total = b_total * tl.exp(((b_peak - b_base) * b_scale).to(WORK)) + b_mass
                 b_peak = b_highest
 
             b_base = tl.where(b_peak == float("-inf"), 0.0, b_peak)
@@ -113,9 +113,9 @@ def ascend(
                         o_edge = tl.where(m_edge, o_begin + o_place, -1)
                         m_tile = m_edge & m_batch
                         b_s = edge_scores(
-                            p_x, p_value, p_parts, p_tails, o_edge, m_tile, o_batch, B, PARTS, TAILS, WORK
+                            p_x, p_value, p_parts, p_tails, o_edge, m_tile, o_batch, B, PARTS, TAILS, tl.float64
                         )
-                        b_z = (tl.where(m_tile, b_s, float("-inf")) - b_base) * b_scale
+                        b_z = ((tl.where(m_tile, b_s, float("-inf")) - b_base) * b_scale).to(WORK)
                         b_q = raised(b_z - b_level, b_e, KIND)
                         b_mass += tl.sum(b_q, 1, keep_dims=True)
                         b_slope += tl.sum(weights(b_q, b_e, KIND), 1, keep_dims=True)
@@ -144,9 +144,11 @@ def ascend(
                     m_edge = o_place < o_count
                     o_edge = tl.where(m_edge, o_begin + o_place, -1)
                     m_tile = m_edge & m_batch
-                    b_s = edge_scores(p_x, p_value, p_parts, p_tails, o_edge, m_tile, o_batch, B, PARTS, TAILS, WORK)
+                    b_s = edge_scores(
+                        p_x, p_value, p_parts, p_tails, o_edge, m_tile, o_batch, B, PARTS, TAILS, tl.float64
+                    )
                     b_s = tl.where(m_tile, b_s, float("-inf"))
-                    b_q = probabilities(b_s, b_base, b_level, o_edge, b_scale, b_e, KIND)
+                    b_q = probabilities(b_s, b_base, b_level, o_edge, b_scale, b_e, KIND, WORK)
                     if GIVEN:
                         b_uses = edge_scores(
                             p_required, p_met, p_parts, p_tails, o_edge, m_tile, o_batch, B, PARTS, TAILS, WORK
@@ -210,8 +212,8 @@ def descend(
             b_sum = tl.zeros((ROWS, 1, BATCH), WORK)
             b_d_sum = tl.zeros((ROWS, 1, BATCH), WORK)
             if KIND == "best":
-                b_sum = tl.full((ROWS, 1, BATCH), float("-inf"), WORK)
-                b_own = tl.zeros((ROWS, 1, BATCH), WORK)
+                b_sum = tl.full((ROWS, 1, BATCH), float("-inf"), tl.float64)
+                b_own = tl.zeros((ROWS, 1, BATCH), tl.float64)
                 if not FINAL:
                     b_own = tl.load(p_value + o_own, mask=m_out, other=0.0)
             for begin in range(0, most, EDGES):
@@ -223,7 +225,7 @@ def descend(
                 b_expected = tl.load(p_expected + o_head, mask=m_tile, other=float("-inf"))
                 # what no derivation of the goal visits may hold anything
                 m_tile = m_tile & (b_expected > (float("-inf") if KIND == "best" else 0.0))
-                b_s = edge_scores(p_x, p_value, p_parts, p_tails, o_edge, m_tile, o_batch, B, PARTS, TAILS, WORK)
+                b_s = edge_scores(p_x, p_value, p_parts, p_tails, o_edge, m_tile, o_batch, B, PARTS, TAILS, tl.float64)
                 if KIND == "best":
                     b_through = b_expected + b_s
                     m_tile = m_tile & (b_through > float("-inf"))
@@ -240,7 +242,7 @@ def descend(
                     b_peak = b_s
                     if KIND != "max":
                         b_peak = tl.load(p_peak + o_head, mask=m_tile, other=0.0)
-                    b_q = probabilities(b_s, b_peak, b_level, o_edge, b_scale, b_e, KIND)
+                    b_q = probabilities(b_s, b_peak, b_level, o_edge, b_scale, b_e, KIND, WORK)
                     if GIVEN:
                         b_uses = edge_scores(
                             p_required, p_met, p_parts, p_tails, o_edge, m_tile, o_batch, B, PARTS, TAILS, WORK
@@ -271,7 +273,7 @@ def descend(
             else:
                 b_of_goal = b_sum + 1
                 if KIND == "best":
-                    b_of_goal = tl.zeros((ROWS, 1, BATCH), WORK)
+                    b_of_goal = tl.zeros((ROWS, 1, BATCH), tl.float64)
                 b_sum = tl.where(b_goal == o_row, b_of_goal, b_sum)
                 tl.store(p_expected + o_own, b_sum, mask=m_out)
                 if TANGENT:

@@ -43,9 +43,9 @@ def _node_probabilities(
     o_place = begin + tl.arange(0, EDGES)[None, :, None]
     m_edge = o_place < o_count
     o_edge = tl.where(m_edge, o_start + o_place, -1)
-    b_s = edge_scores(p_x, p_value, p_parts, p_tails, o_edge, m_edge, o_instance, B, PARTS, TAILS, WORK)
+    b_s = edge_scores(p_x, p_value, p_parts, p_tails, o_edge, m_edge, o_instance, B, PARTS, TAILS, tl.float64)
     b_s = tl.where(m_edge, b_s, float("-inf"))
-    return probabilities(b_s, b_peak, b_level, o_edge, b_scale, b_e, KIND)
+    return probabilities(b_s, b_peak, b_level, o_edge, b_scale, b_e, KIND, WORK)
 
 
 @triton.jit(do_not_specialize=["walks", "draws", "numbers", "size", "room"])
