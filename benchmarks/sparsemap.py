@@ -1,6 +1,7 @@
-"""How large supports are, how many best structures the search for them asks for, and how long it takes, on the CPU.
+"""How large supports are, how many best structures the search for them asks for, and how long it takes.
 
     python benchmarks/sparsemap.py
+    python benchmarks/sparsemap.py --device cuda --batch 1024
 
 Scores are standard normal, float32, and each line is a batch of 32, forward and backward of the marginals. The last
 lines have the scores of a trained parser: one head of each word stands out. Below, expectations of a decoder of 512
@@ -19,29 +20,28 @@ from torch import Tensor, nn
 import structmax
 from structmax.contract import AbstractStructure
 
-BATCH = 32
 ROUNDS = 9
 BUDGET_MS = 8000.0
 
 
-def cases() -> Iterator[tuple[str, AbstractStructure, tuple[Tensor, ...], float]]:
+def cases(batch: int) -> Iterator[tuple[str, AbstractStructure, tuple[Tensor, ...], float]]:
     """Name, structure, scores and temperature."""
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
-    yield "sequences 25 × 10", structmax.LinearChain(), (draw(BATCH, 25, 10), draw(BATCH, 24, 10, 10)), 1.0
-    yield "sequences 25 × 10, one matrix", structmax.LinearChain(), (draw(BATCH, 25, 10), draw(10, 10)), 1.0
+    yield "sequences 25 × 10", structmax.LinearChain(), (draw(batch, 25, 10), draw(batch, 24, 10, 10)), 1.0
+    yield "sequences 25 × 10, one matrix", structmax.LinearChain(), (draw(batch, 25, 10), draw(10, 10)), 1.0
     tree = structmax.SpanningTree(single_root=False)
     for words in (10, 20, 40):
         for temperature in (0.1, 0.5, 1.0, 2.0):
-            yield f"spanning trees {words}", tree, (draw(BATCH, words + 1, words + 1),), temperature
-    yield "projective trees 20", structmax.ProjectiveTree(single_root=True), (draw(BATCH, 21, 21),), 1.0
-    yield "binary trees 20", structmax.BinaryTree(), (draw(BATCH, 20, 20),), 1.0
-    yield "matchings 20", structmax.Matching(), (draw(BATCH, 20, 20),), 1.0
+            yield f"spanning trees {words}", tree, (draw(batch, words + 1, words + 1),), temperature
+    yield "projective trees 20", structmax.ProjectiveTree(single_root=True), (draw(batch, 21, 21),), 1.0
+    yield "binary trees 20", structmax.BinaryTree(), (draw(batch, 20, 20),), 1.0
+    yield "matchings 20", structmax.Matching(), (draw(batch, 20, 20),), 1.0
     for words in (20, 40):
-        gold = structmax.argmax(-draw(BATCH, words + 1, words + 1), tree)
-        yield f"spanning trees {words}, peaked", tree, (draw(BATCH, words + 1, words + 1) + 8 * gold,), 1.0
+        gold = structmax.argmax(-draw(batch, words + 1, words + 1), tree)
+        yield f"spanning trees {words}, peaked", tree, (draw(batch, words + 1, words + 1) + 8 * gold,), 1.0
 
 
 def solve(
@@ -71,14 +71,17 @@ def expectation(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    torch.set_num_threads(parser.parse_args().threads)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--batch", type=int, default=32)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     print(f"{'':32} {'t':>5} {'support':>8} {'searches':>9} {'gap':>8} {'ms':>8} {'least':>8}")
-    for name, structure, scores, temperature in cases():
-        leaves = tuple(t.requires_grad_() for t in scores)
+    for name, structure, scores, temperature in cases(options.batch):
+        leaves = tuple(t.to(options.device).requires_grad_() for t in scores)
         like = structure.tensors(leaves if len(leaves) > 1 else leaves[0])
         call = partial(solve, structure, leaves, [torch.randn_like(t) for t in like], temperature)
         result = call()
-        times = [milliseconds(call, "cpu") for _ in range(ROUNDS)]
+        times = [milliseconds(call, options.device) for _ in range(ROUNDS)]
         support, searches = (counts.double().mean().item() for counts in (result.counts, result.iterations))
         clock = f"{statistics.median(times):8.2f} {min(times):8.2f}"
         state = "" if result.converged.all() else "  not converged"

@@ -76,6 +76,8 @@ DTYPES = {testing.law_dtypes, testing.law_rounded_once, testing.law_masks_in_flo
 # its own; test_triton_engine.py has those of all recursions.
 INTERPRETED = {testing.law_agrees_with_reference, testing.law_argmax}
 FIRST = {type(case.structure): name for name, case in reversed(CASES.items())}
+# One loop around `argmax` answers for all structures in Triton: its derivatives are held for the first case of each.
+LOOPED = {testing.law_sparsemap_gradients}
 
 
 def is_thorough(name, law, backend):
@@ -102,6 +104,7 @@ PAIRS = [
     for name, case in CASES.items()
     for law, backend in applicable(case)
     if backend != "reference" or law not in SLOW or name in REFERENCE_IN_FULL or law in DTYPES
+    if backend != "triton" or law not in LOOPED or FIRST[type(case.structure)] == name
 ]
 
 

@@ -1,7 +1,8 @@
 """The active-set method of sparse maps in plain torch, for any structure with `argmax`, on any device.
 
 All instances of a batch advance together, each with dense members, and every system is solved from scratch: slow but
-correct. The twin that keeps a factor up to date is kernel_numba/active_set.py; derivation: structures/sparse_support.
+correct. Its twins keep a factor up to date, kernel_numba/active_set.py, or an inverse, kernel_triton/active_set.py.
+The latter is taken on CUDA where `argmax` has a kernel. Derivation: structures/sparse_support.
 """
 
 import math
