@@ -32,7 +32,7 @@ def there_and_back(plan):
 
 def accepted():
     """As under Triton's interpreter, `backend="triton"` takes scores on the CPU."""
-    return mock.patch.object(backends, "_triton_interpreted", lambda: True)
+    return mock.patch.object(backends, "_triton_interpreted", return_value=True)
 
 
 with accepted():

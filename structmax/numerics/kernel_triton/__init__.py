@@ -3,7 +3,6 @@
 from collections.abc import Hashable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 _compiled: dict[Hashable, Any] = {}
@@ -36,11 +35,6 @@ def launch(
     # The interpreter compiles nothing.
     if compiled is not None:
         _compiled[key] = compiled
-
-
-def widened(scores: Tensor) -> Tensor:
-    """Half precision in float32, as a kernel needs it that is not written for less."""
-    return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
 
 def _specialised(argument: Any) -> Hashable:

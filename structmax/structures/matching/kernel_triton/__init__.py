@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from structmax.numerics.kernel_triton import launch, widened
+from structmax.numerics.kernel_triton import launch
 from structmax.structures.matching.kernel_triton.assignment import best_matchings
 from structmax.structures.matching.kernel_triton.laplacian import solve_sums
 from structmax.structures.matching.range import ROOM
@@ -29,7 +29,6 @@ def _block(N: int, M: int) -> int:
 
 
 def argmax(scores: Tensor, *, rows: Tensor, columns: Tensor, partial: bool) -> Tensor:
-    scores = widened(scores)
     B, N, M = scores.shape
     best = torch.empty_like(scores)
     if best.numel() == 0:
@@ -46,7 +45,6 @@ def argmax(scores: Tensor, *, rows: Tensor, columns: Tensor, partial: bool) -> T
 def potentials(parts: Tensor, x: Tensor, *, rows: Tensor, columns: Tensor, partial: bool, tol: float) -> Tensor:
     """K x = a ⊕ b, such that μ ∘ (a ⊕ b) has the sums of x where those of μ are held at 1: (B, N, M)."""
     near = max(UNITS_FROM_ONE * torch.finfo(parts.dtype).eps, TOLERANCES_FROM_ONE * tol)
-    parts, x = widened(parts), widened(x)
     B, N, M = parts.shape
     out = torch.empty_like(x)
     if out.numel() == 0:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.arcs import as_arcs, from_arcs, usable
-from structmax.numerics.kernel_triton import launch, widened
+from structmax.numerics.kernel_triton import launch
 from structmax.structures.spanning_tree.kernel_triton.elimination import eliminate, pull
 from structmax.structures.spanning_tree.kernel_triton.search import best_trees, bring_near
 from structmax.structures.spanning_tree.reference_given import given
@@ -86,7 +86,7 @@ def _solve(
 
 
 def log_partition(arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
-    arc, words = as_arcs(widened(arc), lengths, directed)
+    arc, words = as_arcs(arc, lengths, directed)
     best, extra, _ = _labels(arc)
     return _solve(best.contiguous(), extra, math.prod(arc.shape[3:]), None, words, single_root, False)[0]
 
@@ -94,7 +94,7 @@ def log_partition(arc: Tensor, *, lengths: Tensor, single_root: bool, directed: 
 def log_partition_and_marginals(
     arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool
 ) -> tuple[Tensor, Tensor]:
-    arc, words = as_arcs(widened(arc), lengths, directed)
+    arc, words = as_arcs(arc, lengths, directed)
     best, extra, share = _labels(arc)
     value, marginals, _ = _solve(best.contiguous(), extra, math.prod(arc.shape[3:]), None, words, single_root, True)
     assert marginals is not None
@@ -106,7 +106,7 @@ def log_partition_and_marginals(
 
 def marginals_jvp(arc: Tensor, tangent: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
     tangent, _ = as_arcs(tangent, lengths, directed)
-    arc, words = as_arcs(widened(arc), lengths, directed)
+    arc, words = as_arcs(arc, lengths, directed)
     best, extra, share = _labels(arc)
     along = tangent.double()
     mean, labels = along, math.prod(arc.shape[3:])
@@ -130,7 +130,7 @@ given_log_partition, given_log_partition_and_marginals, given_marginals_jvp = gi
 
 
 def argmax(arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
-    arc, words = as_arcs(widened(arc), lengths, directed)
+    arc, words = as_arcs(arc, lengths, directed)
     labelled = arc.dim() == 4
     score, label = arc.max(-1) if labelled else (arc, None)
     B, size = arc.shape[:2]

@@ -32,9 +32,7 @@ class _Walked(NamedTuple):
     d_rows: Tensor | None
 
 
-def _walked(
-    x: Tensor, tangent: Tensor | None, lengths: Tensor, size: int, exact: bool, directions: int = 2
-) -> _Walked:
+def _walked(x: Tensor, tangent: Tensor | None, lengths: Tensor, size: int, exact: bool, directions: int = 2) -> _Walked:
     """The recursion backward, or backward and forward; one direction keeps nothing but the value."""
     B, n = x.shape
     most = min(size, n + 1)
