@@ -12,7 +12,7 @@ from structmax.questions.argmax import argmax
 from structmax.questions.entropy import entropy
 from structmax.questions.log_partition import log_partition, marginals
 from structmax.questions.sparse_marginals import sparse_marginals
-from structmax.testing.case import Case, same
+from structmax.testing.case import NEAREST, Case, same
 
 # Each question, and the functions it needs.
 QUESTIONS: dict[Callable[..., Any], tuple[str, ...]] = {
@@ -20,7 +20,7 @@ QUESTIONS: dict[Callable[..., Any], tuple[str, ...]] = {
     marginals: ("marginals",),
     argmax: ("argmax",),
     entropy: ("log_partition", "marginals"),
-    sparse_marginals: ("argmax",),
+    sparse_marginals: (NEAREST,),
 }
 
 

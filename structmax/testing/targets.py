@@ -23,7 +23,7 @@ from structmax.losses import (
 from structmax.omega import Entropy
 from structmax.questions.entropy import cross_entropy, entropy, kl_divergence, log_prob
 from structmax.questions.smoothed import smoothed_log_prob
-from structmax.testing.case import Case, same
+from structmax.testing.case import NEAREST, Case, same
 
 Tensors = tuple[Tensor, ...]
 
@@ -33,13 +33,13 @@ PLAIN: dict[Callable[..., Tensor], tuple[str, ...]] = {
     crf_loss: _SUMS,
     perceptron_loss: ("argmax",),
     perturbed_loss: ("argmax",),
-    sparsemap_loss: ("argmax",),
+    sparsemap_loss: (NEAREST,),
     fenchel_young: ("smoothed", "smoothed_and_marginals"),
 }
 WITH_COST: dict[Callable[..., Tensor], tuple[str, ...]] = {
     svm_loss: ("argmax",),
     softmax_margin_loss: _SUMS,
-    margin_sparsemap_loss: ("argmax",),
+    margin_sparsemap_loss: (NEAREST,),
     risk: _SUMS,
 }
 
