@@ -95,7 +95,7 @@ def _valued(scores: tuple[Tensor, ...], fields: _Fields, best: bool, keep: bool)
         *_padded(rotated), None, None, None, fields.rows, fields.columns, value, total, None,
         places, None, None, None, None, ends, exchange, edge, B, H, W,
     )  # fmt: skip
-    constants = len(scores) == 1, fields.local, best, False, keep, False, H > lanes, lanes
+    constants = len(scores) == 1, fields.local, best, False, keep, False, lanes < H, lanes
     launch(forward, (B,), arguments, constants, warps)
     return _Walked(rotated, value, total, places, ends)
 
@@ -120,14 +120,14 @@ def _expected(
         *_padded(rotated), *_padded(directions), fields.rows, fields.columns, value, totals[0], totals[1],
         None, shares, slopes, matches[0], matches[1], ends, exchange, edge, B, H, W,
     )  # fmt: skip
-    constants = cells, local, False, tangents, False, True, H > lanes, lanes
+    constants = cells, local, False, tangents, False, True, lanes < H, lanes
     launch(forward, (B,), arguments, constants, warps)
     exchange, edge = (t.view(scores[0].dtype) for t in (exchange, edge))
     arguments = (
         shares, slopes, matches[0], matches[1], totals[0], totals[1], fields.rows, fields.columns,
         exchange, edge, B, H, W,
     )  # fmt: skip
-    launch(backward, (B,), arguments, (cells, local, tangents, H > lanes, lanes), warps)
+    launch(backward, (B,), arguments, (cells, local, tangents, lanes < H, lanes), warps)
     planes = shares if slopes is None else slopes
     outs = tuple(torch.empty_like(x) for x in scores)
     for out, plane, move in zip(outs, planes, MOVES, strict=False):

@@ -51,9 +51,7 @@ def _valued(x: Tensor, lengths: Tensor, size: int, exact: bool, keep: bool) -> t
     return value, rows
 
 
-def _expected(
-    x: Tensor, tangent: Tensor | None, lengths: Tensor, size: int, exact: bool
-) -> tuple[Tensor, Tensor]:
+def _expected(x: Tensor, tangent: Tensor | None, lengths: Tensor, size: int, exact: bool) -> tuple[Tensor, Tensor]:
     """The value (B,), and the probabilities of the items or their tangents (B, n)."""
     B, n, most, lanes, warps, strips = _size(x, size)
     wide = {"dtype": torch.float64, "device": x.device}
