@@ -11,6 +11,7 @@ Tiles are read and written once. Shares take 12 bytes for each place in float32,
 logarithms 8.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -25,8 +26,16 @@ from structmax.structures.monotone_alignment.kernel_triton.walk import backward,
 MOVES = ((1, 1), (1, 0), (0, 1))
 # Anti-diagonals and rows of a tile.
 TILE = (32, 32)
-# Most rows that are walked at once: one thread for each.
-LANES = 1024
+# Most rows that are walked at once: one thread for each. More would wait for one another, fewer for memory.
+LANES = 512
+# Places of an instance are counted by integers of 32 bits.
+MOST_PLACES = 2**31 - 1
+
+
+def refuses(name: str, tensors: Sequence[Tensor], fields: dict[str, Any]) -> str | None:
+    """Why these kernels cannot answer, or None."""
+    N, M = tensors[0].shape[1:]
+    return None if (N + 1) * (M + 1) <= MOST_PLACES else f"an instance may have at most {MOST_PLACES} places"
 
 
 class _Fields(NamedTuple):
