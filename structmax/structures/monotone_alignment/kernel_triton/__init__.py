@@ -5,7 +5,7 @@
 3. For marginals it leaves the shares of the moves; `backward` turns them into probabilities, and `unrotate` (tiles.py)
    brings these to the tensors: one launch for each. The shares of a place add up to 1, so these are always the mean of
    some paths, also where scores are so large that the digits of their sums are lost.
-4. For paths, `trace` (trace.py) goes back by the logarithms, along the best one or drawn ones.
+4. For paths, `trace` (paths.py) goes back by the logarithms, along the best one or drawn ones.
 
 Tiles are read and written once. Shares take 12 bytes for each place in float32, and twice that for the Hessian;
 logarithms 8.
@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.kernel_triton import launch
+from structmax.structures.monotone_alignment.kernel_triton.paths import best_end, draw_end, trace
 from structmax.structures.monotone_alignment.kernel_triton.tiles import clear, rotate, unrotate
-from structmax.structures.monotone_alignment.kernel_triton.trace import best_end, draw_end, trace
 from structmax.structures.monotone_alignment.kernel_triton.walk import backward, forward
 
 # Down and right; a cell counts as a diagonal move.
