@@ -5,28 +5,37 @@
 3. For marginals it leaves the shares of the moves; `backward` turns them into probabilities, and `unrotate` (tiles.py)
    brings these to the tensors: one launch for each. The shares of a place add up to 1, so these are always the mean of
    some paths, also where scores are so large that the digits of their sums are lost.
-4. For paths, `trace` (trace.py) goes back by the logarithms, along the best one or drawn ones.
+4. For paths, `trace` (paths.py) goes back by the logarithms, along the best one or drawn ones.
 
 Tiles are read and written once. Shares take 12 bytes for each place in float32, and twice that for the Hessian;
 logarithms 8.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from structmax.numerics.kernel_triton import launch
+from structmax.structures.monotone_alignment.kernel_triton.paths import best_end, draw_end, trace
 from structmax.structures.monotone_alignment.kernel_triton.tiles import clear, rotate, unrotate
-from structmax.structures.monotone_alignment.kernel_triton.trace import best_end, draw_end, trace
 from structmax.structures.monotone_alignment.kernel_triton.walk import backward, forward
 
 # Down and right; a cell counts as a diagonal move.
 MOVES = ((1, 1), (1, 0), (0, 1))
 # Anti-diagonals and rows of a tile.
 TILE = (32, 32)
-# Most rows that are walked at once: one thread for each.
-LANES = 1024
+# Most rows that are walked at once: one thread for each. More would wait for one another, fewer for memory.
+LANES = 512
+# Places of an instance are counted by integers of 32 bits.
+MOST_PLACES = 2**31 - 1
+
+
+def refuses(name: str, tensors: Sequence[Tensor], fields: dict[str, Any]) -> str | None:
+    """Why these kernels cannot answer, or None."""
+    N, M = tensors[0].shape[1:]
+    return None if (N + 1) * (M + 1) <= MOST_PLACES else f"an instance may have at most {MOST_PLACES} places"
 
 
 class _Fields(NamedTuple):
@@ -95,7 +104,7 @@ def _valued(scores: tuple[Tensor, ...], fields: _Fields, best: bool, keep: bool)
         *_padded(rotated), None, None, None, fields.rows, fields.columns, value, total, None,
         places, None, None, None, None, ends, exchange, edge, B, H, W,
     )  # fmt: skip
-    constants = len(scores) == 1, fields.local, best, False, keep, False, H > lanes, lanes
+    constants = len(scores) == 1, fields.local, best, False, keep, False, lanes < H, lanes
     launch(forward, (B,), arguments, constants, warps)
     return _Walked(rotated, value, total, places, ends)
 
@@ -120,14 +129,14 @@ def _expected(
         *_padded(rotated), *_padded(directions), fields.rows, fields.columns, value, totals[0], totals[1],
         None, shares, slopes, matches[0], matches[1], ends, exchange, edge, B, H, W,
     )  # fmt: skip
-    constants = cells, local, False, tangents, False, True, H > lanes, lanes
+    constants = cells, local, False, tangents, False, True, lanes < H, lanes
     launch(forward, (B,), arguments, constants, warps)
     exchange, edge = (t.view(scores[0].dtype) for t in (exchange, edge))
     arguments = (
         shares, slopes, matches[0], matches[1], totals[0], totals[1], fields.rows, fields.columns,
         exchange, edge, B, H, W,
     )  # fmt: skip
-    launch(backward, (B,), arguments, (cells, local, tangents, H > lanes, lanes), warps)
+    launch(backward, (B,), arguments, (cells, local, tangents, lanes < H, lanes), warps)
     planes = shares if slopes is None else slopes
     outs = tuple(torch.empty_like(x) for x in scores)
     for out, plane, move in zip(outs, planes, MOVES, strict=False):

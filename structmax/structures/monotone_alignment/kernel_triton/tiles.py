@@ -8,7 +8,7 @@ anti-diagonals by a block of rows; Triton turns it around between the two kinds 
 import triton
 import triton.language as tl
 
-from structmax.structures.monotone_alignment.kernel_triton.exists import exists
+from structmax.structures.monotone_alignment.kernel_triton.geometry import exists
 
 
 @triton.jit

@@ -14,23 +14,25 @@ from structmax.numerics.kernel_triton.logarithms import WIDE, greater, plus, plu
 
 
 @triton.jit
-def _read(p_x, t, o_r, h, w, H, W, nothing, DOWN: tl.constexpr, RIGHT: tl.constexpr):
+def _read(p_x, slot, t, o_r, h, w, H, nothing, DOWN: tl.constexpr, RIGHT: tl.constexpr):
     """Scores of the moves by DOWN and RIGHT to the places of step t, or of these cells: they lie where moves start."""
     o_c = t - o_r
     m_there = (o_r >= DOWN) & (o_r < h) & (o_c >= RIGHT) & (o_c < w)
-    o_place = ((t + (2 * W - DOWN - RIGHT)) % W).to(tl.int64) * H + o_r - DOWN
-    return tl.load(p_x + o_place, mask=m_there, other=nothing)
+    return tl.load(p_x + (slot * H - DOWN) + o_r, mask=m_there, other=nothing)
 
 
 @triton.jit
-def _read_moves(p_first, p_second, p_third, t, o_r, h, w, H, W, nothing, CELLS: tl.constexpr):
+def _read_moves(
+    p_first, p_second, p_third, slot_2, slot_1, slot, t, o_r, h, w, H, nothing, CELLS: tl.constexpr
+):  # fmt: skip
+    """The same of all moves; `slot` is the row of this anti-diagonal, and before it that of the last two."""
     if CELLS:
-        b_first = _read(p_first, t, o_r, h, w, H, W, nothing, 0, 0)
+        b_first = _read(p_first, slot, t, o_r, h, w, H, nothing, 0, 0)
         return b_first, b_first, b_first
     else:
-        b_first = _read(p_first, t, o_r, h, w, H, W, nothing, 1, 1)
-        b_second = _read(p_second, t, o_r, h, w, H, W, nothing, 1, 0)
-        return b_first, b_second, _read(p_third, t, o_r, h, w, H, W, nothing, 0, 1)
+        b_first = _read(p_first, slot_2, t, o_r, h, w, H, nothing, 1, 1)
+        b_second = _read(p_second, slot_1, t, o_r, h, w, H, nothing, 1, 0)
+        return b_first, b_second, _read(p_third, slot_1, t, o_r, h, w, H, nothing, 0, 1)
 
 
 @triton.jit(do_not_specialize=["B"])
@@ -64,6 +66,16 @@ def forward(
         if not CELLS:
             p_d_second += origin
             p_d_third += origin
+    if PLACES:
+        p_places += origin
+    if SHARES:
+        p_shares += origin
+        if LOCAL:
+            p_matches += origin
+        if TANGENT:
+            p_slopes += origin
+            if LOCAL:
+                p_d_matches += origin
     p_lanes += i_b * 4 * LANES
     if STRIPS:
         p_edge += i_b * 4 * W
@@ -73,18 +85,33 @@ def forward(
     b_goal, d_goal = b_never, b_zero
     for top in tl.range(0, tl.where(w > 0, h, 0), LANES, num_stages=1):
         o_r = top + o_lane
+        # the rows of the anti-diagonals from here on, and of the two before
+        before_2, before_1 = (top + 2 * W - 2) % W, (top + 2 * W - 1) % W
+        slot, slot_1, slot_2 = top % W, (top + 1) % W, (top + 2) % W
         b_left, b_diagonal, b_ends = b_never, b_never, b_never
         d_left, d_diagonal, d_ends = b_zero, b_zero, b_zero
-        b_1, b_2, b_3 = _read_moves(p_first, p_second, p_third, top, o_r, h, w, H, W, float("-inf"), CELLS)
-        b_4, b_5, b_6 = _read_moves(p_first, p_second, p_third, top + 1, o_r, h, w, H, W, float("-inf"), CELLS)
+        b_1, b_2, b_3 = _read_moves(
+            p_first, p_second, p_third, before_2, before_1, slot, top, o_r, h, w, H, float("-inf"), CELLS
+        )
+        b_4, b_5, b_6 = _read_moves(
+            p_first, p_second, p_third, before_1, slot, slot_1, top + 1, o_r, h, w, H, float("-inf"), CELLS
+        )
         d_1, d_2, d_3 = b_zero, b_zero, b_zero
         if TANGENT:
-            d_1, d_2, d_3 = _read_moves(p_d_first, p_d_second, p_d_third, top, o_r, h, w, H, W, 0.0, CELLS)
-            d_4, d_5, d_6 = _read_moves(p_d_first, p_d_second, p_d_third, top + 1, o_r, h, w, H, W, 0.0, CELLS)
+            d_1, d_2, d_3 = _read_moves(
+                p_d_first, p_d_second, p_d_third, before_2, before_1, slot, top, o_r, h, w, H, 0.0, CELLS
+            )
+            d_4, d_5, d_6 = _read_moves(
+                p_d_first, p_d_second, p_d_third, before_1, slot, slot_1, top + 1, o_r, h, w, H, 0.0, CELLS
+            )
         for t in tl.range(top, tl.minimum(top + LANES, h) + w - 1, num_stages=1):
-            b_7, b_8, b_9 = _read_moves(p_first, p_second, p_third, t + 2, o_r, h, w, H, W, float("-inf"), CELLS)
+            b_7, b_8, b_9 = _read_moves(
+                p_first, p_second, p_third, slot, slot_1, slot_2, t + 2, o_r, h, w, H, float("-inf"), CELLS
+            )
             if TANGENT:
-                d_7, d_8, d_9 = _read_moves(p_d_first, p_d_second, p_d_third, t + 2, o_r, h, w, H, W, 0.0, CELLS)
+                d_7, d_8, d_9 = _read_moves(
+                    p_d_first, p_d_second, p_d_third, slot, slot_1, slot_2, t + 2, o_r, h, w, H, 0.0, CELLS
+                )
             p_read, p_write = p_lanes + ((t + 1) % 2) * LANES + o_lane - 1, p_lanes + (t % 2) * LANES + o_lane
             m_above = o_lane >= tl.where(t > top, 1, LANES)
             b_above = tl.load(p_read, mask=m_above, other=float("-inf"))
@@ -100,7 +127,7 @@ def forward(
                     d_above = tl.where(m_edge, d_edge, d_above)
 
             m_there = (o_r < h) & (t >= o_r) & (t - o_r < w)
-            o_place = origin + (t % W).to(tl.int64) * H + o_r
+            o_place = slot * H + o_r
             b_1_tail, b_2_tail, b_3_tail, d_1_tail, d_2_tail, d_3_tail = (
                 b_diagonal, b_above, b_left, d_diagonal, d_above, d_left
             )  # fmt: skip
@@ -158,6 +185,7 @@ def forward(
                 if TANGENT:
                     tl.store(p_edge + W + t - o_r, d_new, mask=m_last)
             tl.debug_barrier()
+            slot, slot_1, slot_2 = slot_1, slot_2, tl.where(slot_2 == W - 1, 0, slot_2 + 1)
             b_left, b_diagonal = b_new, b_above
             b_1, b_2, b_3, b_4, b_5, b_6 = b_4, b_5, b_6, b_7, b_8, b_9
             if TANGENT:
@@ -194,10 +222,10 @@ def forward(
 
 
 @triton.jit
-def _read_planes(p_x, t, o_r, o_i, h, w, H, W, plane, LOCAL: tl.constexpr):
+def _read_planes(p_x, slot, t, o_r, o_i, h, w, H, plane, LOCAL: tl.constexpr):
     """Three planes, or four, at the places of step t."""
     m_there = (o_r < h) & (t >= o_r) & (t - o_r < w)
-    p_x += ((h + w - 2 - t + 2 * W) % W).to(tl.int64) * H + o_i
+    p_x += slot * H + o_i
     b_1, b_2 = tl.load(p_x, mask=m_there, other=0.0), tl.load(p_x + plane, mask=m_there, other=0.0)
     b_3 = tl.load(p_x + 2 * plane, mask=m_there, other=0.0)
     b_4 = b_3
@@ -237,18 +265,21 @@ def backward(
     for top in tl.range(0, tl.where(w > 0, h, 0), LANES, num_stages=1):
         o_r = top + o_lane
         o_i = h - 1 - o_r
+        # the rows of the anti-diagonals from here on
+        last = h + w - 2 - top + 2 * W
+        slot, slot_1, slot_2 = last % W, (last - 1) % W, (last - 2) % W
         b_left, b_diagonal, d_left, d_diagonal = b_zero, b_zero, b_zero, b_zero
-        q_1, q_2, q_3, q_4 = _read_planes(p_shares, top, o_r, o_i, h, w, H, W, plane, LOCAL)
-        q_5, q_6, q_7, q_8 = _read_planes(p_shares, top + 1, o_r, o_i, h, w, H, W, plane, LOCAL)
+        q_1, q_2, q_3, q_4 = _read_planes(p_shares, slot, top, o_r, o_i, h, w, H, plane, LOCAL)
+        q_5, q_6, q_7, q_8 = _read_planes(p_shares, slot_1, top + 1, o_r, o_i, h, w, H, plane, LOCAL)
         if TANGENT:
-            d_1, d_2, d_3, d_4 = _read_planes(p_slopes, top, o_r, o_i, h, w, H, W, plane, LOCAL)
-            d_5, d_6, d_7, d_8 = _read_planes(p_slopes, top + 1, o_r, o_i, h, w, H, W, plane, LOCAL)
+            d_1, d_2, d_3, d_4 = _read_planes(p_slopes, slot, top, o_r, o_i, h, w, H, plane, LOCAL)
+            d_5, d_6, d_7, d_8 = _read_planes(p_slopes, slot_1, top + 1, o_r, o_i, h, w, H, plane, LOCAL)
         for t in tl.range(top, tl.minimum(top + LANES, h) + w - 1, num_stages=1):
-            q_9, q_10, q_11, q_12 = _read_planes(p_shares, t + 2, o_r, o_i, h, w, H, W, plane, LOCAL)
+            q_9, q_10, q_11, q_12 = _read_planes(p_shares, slot_2, t + 2, o_r, o_i, h, w, H, plane, LOCAL)
             if TANGENT:
-                d_9, d_10, d_11, d_12 = _read_planes(p_slopes, t + 2, o_r, o_i, h, w, H, W, plane, LOCAL)
+                d_9, d_10, d_11, d_12 = _read_planes(p_slopes, slot_2, t + 2, o_r, o_i, h, w, H, plane, LOCAL)
             m_there = (o_r < h) & (t >= o_r) & (t - o_r < w)
-            o_place = ((h + w - 2 - t) % W).to(tl.int64) * H + o_i
+            o_place = slot * H + o_i
             b_ended, d_ended = b_zero, b_zero
             if LOCAL:
                 b_match = tl.load(p_matches + o_place, mask=m_there, other=float("-inf"))
@@ -306,4 +337,5 @@ def backward(
                     tl.store(p_shares + plane + o_place, b_2, mask=m_there)
                     tl.store(p_shares + 2 * plane + o_place, b_3, mask=m_there)
             tl.debug_barrier()
+            slot, slot_1, slot_2 = slot_1, slot_2, tl.where(slot_2 == 0, W - 1, slot_2 - 1)
             q_1, q_2, q_3, q_4, q_5, q_6, q_7, q_8 = q_5, q_6, q_7, q_8, q_9, q_10, q_11, q_12

@@ -1,4 +1,4 @@
-"""What becomes of each item: its probability, that of its tangent, and draws."""
+"""What becomes of each item: the sum over the counts it comes with, and draws."""
 
 import triton
 import triton.language as tl
@@ -7,63 +7,36 @@ from structmax.numerics.kernel_triton.logarithms import WIDE
 from structmax.structures.subset.kernel_triton.walk import usable
 
 
-@triton.jit(do_not_specialize=["B", "size"])
-def expect(
-    p_x, p_d_x, p_lengths, p_value, p_total, p_d_total, p_rows, p_d_rows, p_out, B, n, size,
-    EXACT: tl.constexpr, TANGENT: tl.constexpr, ITEMS: tl.constexpr, COUNTS: tl.constexpr,
+@triton.jit(do_not_specialize=["size"])
+def collect(
+    p_cells, p_lengths, p_value, p_out, n, size, EXACT: tl.constexpr, ITEMS: tl.constexpr, COUNTS: tl.constexpr
 ):  # fmt: skip
-    """Σ over c of the subsets with c items before this one, the item, and the rest of the size behind it."""
-    NARROW: tl.constexpr = p_x.dtype.element_ty
+    """(B, n, size + 1) summed over the counts: NaN where the value is NaN, 0 where it is −inf, and behind the items."""
     blocks = tl.cdiv(n, ITEMS)
     i_b = (tl.program_id(0) // blocks).to(tl.int64)
     o_item = (tl.program_id(0) % blocks) * ITEMS + tl.arange(0, ITEMS)[:, None]
-    length = usable(p_lengths, i_b + o_item * 0, o_item >= 0, size, EXACT)
-    m_item = o_item < length
-    total = tl.load(p_total + i_b)
-    b_x = tl.load(p_x + i_b * n + o_item, mask=m_item, other=float("-inf")).to(WIDE)
-    d_x = tl.zeros_like(b_x)
-    d_total = tl.zeros_like(total)
-    if TANGENT:
-        d_x = tl.load(p_d_x + i_b * n + o_item, mask=m_item, other=0.0).to(WIDE)
-        d_total = tl.load(p_d_total + i_b)
-    # no subset has a forbidden item, and there is none where a sum of finite scores is −inf in their dtype
-    highest = tl.where(tl.load(p_value + i_b) == float("-inf"), float("inf"), float("-inf"))
-    m_never = b_x <= tl.where(total == total, highest, total)
-    b_log_x = tl.where(m_never, float("-inf"), b_x - tl.where(total == float("-inf"), 0.0, total))
-    o_row = o_item.to(tl.int64) * (size + 1)
-    p_behind = p_rows + (i_b * (n + 1) + 1) * (size + 1) + o_row
-    p_before = p_rows + (B.to(tl.int64) + i_b) * (n + 1) * (size + 1) + o_row
-    b_sum = tl.zeros((ITEMS, COUNTS), NARROW)
-    d_sum = tl.zeros((ITEMS, COUNTS), WIDE)
-    for start in tl.range(0, size, COUNTS, num_stages=1):
+    m_item = o_item < usable(p_lengths, i_b + o_item * 0, o_item >= 0, size, EXACT)
+    p_row = p_cells + (i_b * n + o_item) * (size + 1)
+    b_sum = tl.zeros((ITEMS, COUNTS), p_cells.dtype.element_ty)
+    for start in tl.range(0, size + 1, COUNTS, num_stages=1):
         o_count = start + tl.arange(0, COUNTS)[None, :]
-        m_tile = m_item & (o_count < size)
-        b_before = tl.load(p_before + o_count, mask=m_tile, other=float("-inf"))
-        b_behind = tl.load(p_behind + (size - 1 - o_count), mask=m_tile, other=float("-inf"))
-        b_share = tl.exp((b_before + b_behind + b_log_x).to(NARROW))
-        b_sum += b_share
-        if TANGENT:
-            p_d_behind = p_d_rows + (i_b * (n + 1) + 1) * (size + 1) + o_row
-            p_d_before = p_d_rows + (B.to(tl.int64) + i_b) * (n + 1) * (size + 1) + o_row
-            d_log = tl.load(p_d_before + o_count, mask=m_tile, other=0.0) + (d_x - d_total)
-            d_log += tl.load(p_d_behind + (size - 1 - o_count), mask=m_tile, other=0.0)
-            d_sum += tl.where(b_share == 0, 0.0, b_share.to(WIDE) * d_log)
-    b_out = tl.sum(b_sum, 1, keep_dims=True)
-    if TANGENT:
-        b_out = tl.sum(d_sum, 1, keep_dims=True).to(NARROW)
+        b_sum += tl.load(p_row + o_count, mask=m_item & (o_count <= size), other=0.0)
+    value = tl.load(p_value + i_b)
+    b_out = tl.where(value == float("-inf"), 0.0, tl.sum(b_sum, 1, keep_dims=True))
+    b_out = tl.where(value == value, b_out, value)
     tl.store(p_out + i_b * n + o_item, tl.where(m_item, b_out, 0.0), mask=o_item < n)
 
 
-@triton.jit(do_not_specialize=["B", "size", "paths"])
+@triton.jit(do_not_specialize=["size", "paths"])
 def draw(
-    p_x, p_lengths, p_value, p_rows, p_noise, p_out, B, n, size, paths, draws, numbers,
+    p_x, p_lengths, p_value, p_rows, p_noise, p_out, n, size, paths, draws, numbers,
     EXACT: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Subsets, one lane for each: from the last item to the first, in by the share of the subsets that have it."""
     o_path = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     m_path = o_path < paths
     o_b = o_path // draws
-    p_rows += (B.to(tl.int64) + o_b) * (n + 1) * (size + 1)
+    p_rows += o_b * (n + 1) * (size + 1)
     o_length = usable(p_lengths, o_b, m_path, size, EXACT)
     b_value = tl.load(p_value + o_b, mask=m_path, other=float("-inf"))
     m_going = m_path & (b_value > float("-inf"))

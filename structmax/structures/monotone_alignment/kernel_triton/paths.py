@@ -31,7 +31,7 @@ def _first_best(a, b, c):
 
 @triton.jit
 def _drawn(uniform, a, b, c):
-    """Which of three weights, given by their logarithms, first brings their sum above its share; never one that is 0."""
+    """Which of three weights, given by their logarithms, first brings the sum above its share; never one that is 0."""
     top = tl.maximum(tl.maximum(a, b), c)
     top = tl.where(top == float("-inf"), 0.0, top)
     a, b, c = tl.exp(a - top), tl.exp(b - top), tl.exp(c - top)
