@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from structmax.backends import DEVICES, SUPPORT, explain, holder
+from structmax.backends import DEVICES, explain
 from structmax.calling import call
 from structmax.contract import GROUPS, RETURNS
+from structmax.rooms import SUPPORT, holder
 
 # Kernels may treat one row, many short ones and a long one differently: all are compiled.
 EXAMPLE_SHAPES = ((1, 4), (64, 4), (1, 5000))

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from structmax.backends import DEVICES, at_home, explain, found, intractable, marked
+from structmax.backends import DEVICES, at_home, explain, intractable
 from structmax.contract import RETURNS, AbstractRelaxation, AbstractStructure, families
+from structmax.rooms import found, marked
 
 
 def which(scores: Any, structure: AbstractStructure) -> dict[str, str]:

@@ -42,7 +42,7 @@ FIRST_CALLS = (
     COUNT
     + """
 for room, name in json.loads(sys.argv[1]):
-    examples = backends.holder(room, "reference").examples(torch.zeros(1, 4))
+    examples = rooms.holder(room, "reference").examples(torch.zeros(1, 4))
     name, tensors, fields = next(example for example in examples if example[0] == name)
     call(room, name, tensors, fields, _parts(name, tensors), "numba")
 print(json.dumps(compiled))

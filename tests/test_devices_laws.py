@@ -6,7 +6,7 @@ import pytest
 import torch
 from cases import CASES
 
-from structmax import backends
+from structmax import backends, rooms
 from structmax.testing import applicable
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -47,7 +47,7 @@ with accepted():
 def forget(case):
     """What is known of the functions of a structure is found again."""
     case.structure.remembered.clear()
-    backends._modules.clear()
+    rooms._modules.clear()
 
 
 @pytest.mark.parametrize(("case", "law"), PAIRS)

@@ -6,7 +6,7 @@ from cases import CASES
 from coins import Coin
 
 import structmax
-from structmax import backends, testing
+from structmax import rooms, testing
 from structmax.testing import applicable, check_structure
 from structmax.testing.case import variants
 
@@ -96,7 +96,7 @@ def is_held(name, law, backend):
         return law not in SLOW or name in REFERENCE_IN_FULL or law in DTYPES
     if backend == "numba":
         return True
-    has_kernels = backends.holder(structure.room, "triton") is not None
+    has_kernels = rooms.holder(structure.room, "triton") is not None
     return law in INTERPRETED and FIRST[type(structure)] == name and has_kernels
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import structmax
-from structmax import backends, testing
+from structmax import backends, rooms, testing
 from structmax.recursion import Hyperedges, Recursion, checks
 
 
@@ -379,7 +379,7 @@ def test_which_names_the_file_that_answers():
 
 def answers_on_cuda(structure, name):
     backend = backends.choose(structure.room, name, "cuda", "auto")
-    return backend, backends.found(structure.room, name, backend).home
+    return backend, rooms.found(structure.room, name, backend).home
 
 
 @pytest.mark.parametrize(

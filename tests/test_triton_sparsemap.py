@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 import structmax
-from structmax import backends, testing
+from structmax import rooms, testing
 from structmax.numerics.kernel_triton import active_set, inverse, launch
 from structmax.structures.sparse_support import kernel_triton, reference
 
@@ -30,10 +30,10 @@ def searching(structure, monkeypatch, **more):
     kind = type(structure)
     twin = type(kind.__name__, (kind,), {"__module__": kind.__module__})
     kernel = types.ModuleType(f"{kind.__module__}.kernel_triton")
-    vars(kernel).update(argmax=backends.function(kind.room, "argmax", "reference"), **more)
-    holder = backends.holder
+    vars(kernel).update(argmax=rooms.function(kind.room, "argmax", "reference"), **more)
+    holder = rooms.holder
     borrows = {(twin.room, "triton"): kernel}
-    monkeypatch.setattr(backends, "holder", lambda *which: borrows.get(which) or holder(*which))
+    monkeypatch.setattr(rooms, "holder", lambda *which: borrows.get(which) or holder(*which))
     other = object.__new__(twin)
     vars(other).update(vars(structure))
     return other
@@ -140,7 +140,7 @@ def test_starts(monkeypatch):
 
 
 def _sparsemap(structure, scores, start):
-    argmax = backends.function(structure.room, "argmax", "reference")
+    argmax = rooms.function(structure.room, "argmax", "reference")
     regularised = torch.ones(scores.flatten(1).shape, dtype=torch.bool, device=DEVICE)
     fields = structure.fields((scores,))
     return active_set.sparsemap(

@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from structmax import PCFG, BinaryTree, ProjectiveTree, backends
+from structmax import PCFG, BinaryTree, ProjectiveTree, rooms
 from structmax.numerics.kernel_triton import sizes
 from structmax.structures.binary_tree import kernel_triton as of_spans
 from structmax.structures.pcfg import kernel_triton as of_parses
@@ -73,8 +73,8 @@ def compare(structure, scores, names=EVERY, dtype=torch.float64, tolerance=1e-11
     for name in ("log_partition", *names):
         tensors, keywords = calls.get(name, (scores, fields))
         given = (t.to(DEVICE, dtype) for t in tensors)
-        got = backends.function(structure.room, name, "triton")(*given, **on_device(keywords, dtype))
-        want = backends.function(structure.room, name, "numba")(*tensors, **keywords)
+        got = rooms.function(structure.room, name, "triton")(*given, **on_device(keywords, dtype))
+        want = rooms.function(structure.room, name, "numba")(*tensors, **keywords)
         got, want = ((t,) if isinstance(t, torch.Tensor) else t for t in (got, want))
         if name.startswith("log_partition"):
             assert want[0].isfinite().tolist() == [True, True, False, False]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function, forward_ad
 
-from structmax import backends, check
+from structmax import check, rooms
 from structmax.autograd import plain_apply, recorded, rule
 from structmax.contract import by_autograd
 from structmax.half import cast, widened
@@ -320,7 +320,7 @@ def _groups(ctx: Any) -> tuple[Tensors, Tensors, Tensors]:
 def _differentiable_jvp(ctx: Any, constants: Tensors, tangent: Tensors) -> Callable[..., Tensors]:
     """H(θ) times the tangent as a function of the scores in plain torch."""
     omega, problem = ctx.omega, ctx.problem
-    reference: Callable[..., Any] | None = backends.function(problem.structure.room, omega.names[0], "reference")
+    reference: Callable[..., Any] | None = rooms.function(problem.structure.room, omega.names[0], "reference")
     assert reference is not None
     t = 1.0 if omega.divisor is None else omega.divisor
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from structmax import backends, check
+from structmax import check, rooms
 from structmax.autograd import rule
 from structmax.calling import call
 from structmax.half import widened
@@ -211,7 +211,7 @@ class Search:
 
 def _ask(problem: Problem, name: str, *tensors: Tensor, **named: Any) -> list[Tensor]:
     """Calls functions of mixtures."""
-    return call(backends.SUPPORT, name, tensors, named, 1, problem.backend)
+    return call(rooms.SUPPORT, name, tensors, named, 1, problem.backend)
 
 
 class Sparse(Function):

@@ -8,7 +8,7 @@ import itertools
 import sys
 from collections.abc import Callable
 
-from structmax import backends
+from structmax import rooms
 from structmax.contract import AbstractStructure
 from structmax.testing.case import Case, MakeScores, same
 from structmax.testing.chance import law_sample, law_sample_without_replacement
@@ -85,7 +85,7 @@ def applicable(case: Case) -> list[tuple[Callable[[Case, str], None], str]]:
             return False
         return all(case.answers(name, backend) for name in LAWS[law])
 
-    return [pair for pair in itertools.product(LAWS, backends.BACKENDS) if is_held(*pair)]
+    return [pair for pair in itertools.product(LAWS, rooms.BACKENDS) if is_held(*pair)]
 
 
 def _silent(case: Case) -> set[Callable[[Case, str], None]]:
@@ -127,7 +127,7 @@ def check_structure(
     case.listable()
     held = []
     # The interpreter is slow: it runs kernels of the structure's own, not those for any recursion.
-    interpreted = backends.holder(structure.room, "triton") is not None
+    interpreted = rooms.holder(structure.room, "triton") is not None
     for law, backend in applicable(case):
         if backend == "triton" and not interpreted:
             continue
