@@ -14,8 +14,9 @@ def pytest_collection_modifyitems(items):
     """Laws come first, and those of one structure share a worker: each kernel is compiled once, for all others to load.
 
     Docstrings use float32, which is compiled apart from the laws' float64: they are thorough. So are tests of a
-    reference beside those of a kernel.
+    reference beside those of a kernel, and, since Triton's interpreter is slow, all but one parameter of its tests.
     """
+    interpreted = set()
     items.sort(key=lambda item: item.path.name != "test_laws.py")
     for item in items:
         given = item.callspec.params if hasattr(item, "callspec") else {}
@@ -23,8 +24,11 @@ def pytest_collection_modifyitems(items):
         room = case.structure.room if hasattr(case, "structure") else item.path.name
         item.add_marker(pytest.mark.xdist_group(room))
         beside_a_kernel = given.get("backend") == "reference" and "numba" in getattr(case, "backends", ["numba"])
-        if isinstance(item, pytest.DoctestItem) or (beside_a_kernel and item.path.name != "test_laws.py"):
+        again = item.path.name.startswith("test_triton_") and (item.path, item.originalname) in interpreted
+        if isinstance(item, pytest.DoctestItem) or again or (beside_a_kernel and item.path.name != "test_laws.py"):
             item.add_marker(pytest.mark.thorough)
+        elif item.path.name.startswith("test_triton_") and item.get_closest_marker("thorough") is None:
+            interpreted.add((item.path, item.originalname))
 
 
 def poisoned(make):
