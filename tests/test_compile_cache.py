@@ -21,7 +21,7 @@ pytestmark = pytest.mark.thorough
 COUNT = """
 import json, sys, torch, structmax
 from numba.core import event
-from structmax import backends
+from structmax import rooms
 from structmax.calling import call
 from structmax.warm_up import _parts
 
