@@ -24,10 +24,10 @@ def pytest_collection_modifyitems(items):
         room = case.structure.room if hasattr(case, "structure") else item.path.name
         item.add_marker(pytest.mark.xdist_group(room))
         beside_a_kernel = given.get("backend") == "reference" and "numba" in getattr(case, "backends", ["numba"])
-        again = item.path.name.startswith("test_triton_") and (item.path, item.originalname) in interpreted
+        again = item.path.name.startswith("test_triton") and (item.path, item.originalname) in interpreted
         if isinstance(item, pytest.DoctestItem) or again or (beside_a_kernel and item.path.name != "test_laws.py"):
             item.add_marker(pytest.mark.thorough)
-        elif item.path.name.startswith("test_triton_") and item.get_closest_marker("thorough") is None:
+        elif item.path.name.startswith("test_triton") and item.get_closest_marker("thorough") is None:
             interpreted.add((item.path, item.originalname))
 
 

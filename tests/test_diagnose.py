@@ -67,6 +67,7 @@ def test_it_refuses_what_the_questions_refuse() -> None:
         diagnose(torch.zeros(3, 0))
 
 
+@pytest.mark.thorough
 def test_a_structure_whose_sums_are_refused():
     scores = torch.zeros(2, 3, 3)
     assert structmax.diagnose(scores, structmax.Matching())

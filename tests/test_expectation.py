@@ -228,6 +228,7 @@ def relaxed_problem(count=500):
     return gradient
 
 
+@pytest.mark.thorough
 def test_relax_learns_to_lower_the_variance():
     """The module gets the gradient of the mean of ‖g‖², as differences say, and descent along it helps."""
     gradient = relaxed_problem()

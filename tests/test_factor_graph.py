@@ -317,6 +317,7 @@ class Parser:
         return torch.stack(every)
 
 
+@pytest.mark.thorough
 def test_tree_and_chain():
     """Feasible where they should be, better than all structures to first order, and the derivative is right."""
     parser = Parser()

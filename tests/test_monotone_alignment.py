@@ -180,6 +180,7 @@ def test_draws_of_several_strips_have_the_marginals_as_mean():
     assert error < 5 * math.sqrt(0.25 / 2000)
 
 
+@pytest.mark.thorough
 def test_float32_is_right_on_long_series_with_squared_distances():
     walk = torch.randn(2, 1500, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64).cumsum(1)
     costs = torch.cdist(walk[:1], walk[1:, :1300]) ** 2 / 50
@@ -209,6 +210,7 @@ def test_the_band_may_leave_a_long_local_instance():
 # ---------------------------------------------------------------- numbers out of the ordinary
 
 
+@pytest.mark.thorough
 @KINDS
 @pytest.mark.parametrize("scale", [1e5, 1e9, 1e20, 1e35])
 def test_scores_too_large_for_float32_are_not(kind, scale):

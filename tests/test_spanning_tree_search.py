@@ -140,6 +140,7 @@ def test_draws_that_give_up_walking_are_as_good(single_root, strength):
     chi_squared("draws", which[:, None], values.softmax(-1))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("labels", [0, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
