@@ -53,10 +53,6 @@ class Problem:
     plans: dict[str, Plan]
     # the same without its scores: what autograd keeps
     blank: Any = None
-    # the places of the part tensors that were given once for all instances, and the scores as they were given: a
-    # gradient can be summed over the instances where it is made
-    common: tuple[int, ...] = ()
-    sources: Tensors | None = None
 
     @staticmethod
     def of(scores: Scores, structure: AbstractStructure, backend: str = "auto", *, wide: bool = False) -> "Problem":
@@ -82,8 +78,6 @@ class Problem:
         problem = blank.at(())
         tensors = tuple(given) if as_given else structure.tensors(scores)
         problem.scores = tensors if len(blank.batch) == 1 else _flattened(tensors, blank.batch)
-        if blank.common:
-            problem.common, problem.sources = blank.common, tuple(given)
         return problem
 
     def at(self, scores: Tensors) -> "Problem":
@@ -294,20 +288,7 @@ def _checked(
     flat_own = dict(zip(own, _flattened(tuple(own.values()), batch), strict=True)) if len(batch) != 1 else own
     seen = torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active()
     blank = Problem(structure, (), batch, flat_own, fields, backend, len(tensors), first.dtype, seen, only_named, plans)
-    if kept and len(batch) == 1 and len(given) == len(tensors):
-        changed = [i for i in range(len(given)) if tensors[i] is not given[i]]
-        blank.common = tuple(changed) if all(_is_repeated(tensors[i], given[i]) for i in changed) else ()
     return blank.at(flat), len(tensors) == len(given) and all(a is b for a, b in zip(tensors, given, strict=True))
-
-
-def _is_repeated(tensor: Tensor, given: Tensor | None) -> bool:
-    """Whether a part tensor (B, …) is what was given, for each instance."""
-    return (
-        given is not None
-        and given.dim() == tensor.dim() - 1
-        and tensor.data_ptr() == given.data_ptr()
-        and tensor.stride() == (0, *given.stride())
-    )
 
 
 def _flattened(tensors: Tensors, batch: torch.Size) -> Tensors:

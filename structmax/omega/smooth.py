@@ -52,13 +52,12 @@ class Smooth(AbstractOmega):
         if not recorded(problem.scores):
             return self.ask(problem, self.names[0], *problem.scores, *constants)[0]
         if _plainly():
-            return plain_value(self, problem.blank, problem.common, *(problem.sources or problem.scores), *constants)
+            return plain_value(self, problem.blank, *problem.scores, *constants)
         return value_rule(self, problem.blank, *problem.scores, *constants)[0]
 
     def point(self, problem: Problem, *constants: Tensor) -> Tensors:
-        if _plainly() and torch.is_grad_enabled():
-            return plain_point(self, problem.blank, problem.common, *(problem.sources or problem.scores), *constants)
-        return point_rule(self, problem.blank, *problem.scores, *constants)
+        apply = plain_point if _plainly() and torch.is_grad_enabled() else point_rule
+        return apply(self, problem.blank, *problem.scores, *constants)
 
     def pullback(self, problem: Problem, d_point: Tensors) -> Tensors:
         """H(θ) times d_point: the Hessian is symmetric."""
@@ -161,37 +160,6 @@ def _remember(ctx: Any, omega: Smooth, problem: Problem, *tensors: Tensor) -> No
         ctx.save_for_forward(*tensors)
 
 
-def _pulled_back(ctx: Any, d_value: Tensor, tensors: Tensors, mu: Tensors) -> tuple[Any, ...]:
-    """d_value · μ(θ) for the scores, None for what follows them."""
-    nothing = (None,) * (len(tensors) - ctx.problem.count)
-    if torch.is_grad_enabled():
-        mu = point_rule(ctx.omega, ctx.problem, *tensors)
-    elif _are_ones(d_value):
-        # the gradient of a sum: one pass over memory less
-        return *mu, *nothing
-    return *scaled(d_value, mu), *nothing
-
-
-def _repeated(common: tuple[int, ...], tensors: Tensors) -> Tensors:
-    """Tensors (B, …), where those common to all instances have no B. The first always has."""
-    if not common:
-        return tensors
-    whole = list(tensors)
-    for i in common:
-        whole[i] = tensors[i].expand(tensors[0].shape[0], *tensors[i].shape)
-    return tuple(whole)
-
-
-def _summed(common: tuple[int, ...], tensors: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Gradients (B, …), summed where they are of a tensor common to all instances."""
-    if not common:
-        return tensors
-    summed = list(tensors)
-    for i in common:
-        summed[i] = tensors[i].sum(0)
-    return tuple(summed)
-
-
 class Value(Function):
     """F(θ) and, because the pullback needs it, μ(θ); only the first is differentiable."""
 
@@ -211,9 +179,16 @@ class Value(Function):
         count = ctx.problem.count
         # Read once: a checkpoint recomputes what it gives, and gives it once.
         saved = ctx.saved_tensors
+        tensors, mu = saved[:-count], saved[-count:]
         if d_value is None:
-            return (None,) * (2 + len(saved) - count)
-        return None, None, *_pulled_back(ctx, d_value, saved[:-count], saved[-count:])
+            return (None,) * (2 + len(tensors))
+        nothing = (None,) * (len(tensors) - count)
+        if torch.is_grad_enabled():
+            mu = point_rule(ctx.omega, ctx.problem, *tensors)
+        elif _are_ones(d_value):
+            # the gradient of a sum: one pass over memory less
+            return None, None, *mu, *nothing
+        return None, None, *scaled(d_value, mu), *nothing
 
     @staticmethod
     def jvp(ctx: Any, _: None, __: None, *tangents: Tensor) -> tuple[Any, ...]:
@@ -225,21 +200,16 @@ class Value(Function):
 
 
 class PlainValue(Function):
-    """`Value` where neither a transform nor forward mode is at work, which saves time: μ(θ) is not an output, and where
-    one part tensor is `common` to all instances, its gradient is summed here."""
+    """`Value` where neither a transform nor forward mode wants to know μ(θ): it is not an output, which saves time."""
 
     @staticmethod
-    def forward(ctx: Any, omega: Smooth, problem: Problem, common: tuple[int, ...], *tensors: Tensor) -> Tensor:
-        value, *mu = omega.ask(problem, omega.names[1], *_repeated(common, tensors))
-        ctx.omega, ctx.problem, ctx.common = omega, problem, common
+    def forward(ctx: Any, omega: Smooth, problem: Problem, *tensors: Tensor) -> Tensor:
+        value, *mu = omega.ask(problem, omega.names[1], *tensors)
+        ctx.omega, ctx.problem = omega, problem
         ctx.save_for_backward(*tensors, *mu)
         return value
 
-    @staticmethod
-    def backward(ctx: Any, d_value: Tensor) -> tuple[Any, ...]:
-        count, saved = ctx.problem.count, ctx.saved_tensors
-        tensors = _repeated(ctx.common, saved[:-count])
-        return None, None, None, *_summed(ctx.common, _pulled_back(ctx, d_value, tensors, saved[-count:]))
+    backward = Value.backward
 
 
 class Point(Function):
@@ -257,30 +227,13 @@ class Point(Function):
     def backward(ctx: Any, *d_mu: Tensor) -> tuple[Any, ...]:
         tensors = ctx.saved_tensors
         nothing = (None,) * (len(tensors) - ctx.problem.count)
+        if not torch.is_grad_enabled() and _plainly():
+            return None, None, *ctx.omega.ask(ctx.problem, ctx.omega.names[2], *tensors, *d_mu), *nothing
         return None, None, *point_jvp_rule(ctx.omega, ctx.problem, *tensors, *d_mu), *nothing
 
     @staticmethod
     def jvp(ctx: Any, _: None, __: None, *tangents: Tensor) -> Tensors:
         return point_jvp_rule(ctx.omega, ctx.problem, *ctx.saved_tensors, *tangents[: ctx.problem.count])
-
-
-class PlainPoint(Function):
-    """`Point` where neither a transform nor forward mode is at work, as `PlainValue`."""
-
-    @staticmethod
-    def forward(ctx: Any, omega: Smooth, problem: Problem, common: tuple[int, ...], *tensors: Tensor) -> Tensors:
-        ctx.omega, ctx.problem, ctx.common = omega, problem, common
-        ctx.save_for_backward(*tensors)
-        return Point.forward(omega, problem, *_repeated(common, tensors))
-
-    @staticmethod
-    def backward(ctx: Any, *d_mu: Tensor) -> tuple[Any, ...]:
-        omega, problem, tensors = ctx.omega, ctx.problem, _repeated(ctx.common, ctx.saved_tensors)
-        if not torch.is_grad_enabled() and _plainly():
-            d_scores = omega.ask(problem, omega.names[2], *tensors, *d_mu)
-        else:
-            d_scores = point_jvp_rule(omega, problem, *tensors, *d_mu)
-        return None, None, None, *_summed(ctx.common, d_scores), *(None,) * (len(tensors) - problem.count)
 
 
 class PointJvp(Function):
@@ -333,4 +286,4 @@ def _differentiable_jvp(ctx: Any, constants: Tensors, tangent: Tensors) -> Calla
 
 
 value_rule, point_rule, point_jvp_rule = rule(Value, fold=True), rule(Point, fold=True), rule(PointJvp, fold=True)
-plain_value, plain_point = plain_apply(PlainValue), plain_apply(PlainPoint)
+plain_value, plain_point = plain_apply(PlainValue), plain_apply(Point)
