@@ -22,13 +22,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import structmax
 from benchmarks.measure import captured, peak_mib, take_turns
 from benchmarks.run import BUDGET_MS, RESULTS, Stamp, save, show
+from examples.rna import foldings
 
 DIFFERENTIABLE: dict[str, Callable[..., Any]] = {
     "log_partition": structmax.log_partition,
     "marginals": structmax.marginals,
     "entropy": structmax.entropy,
     "smoothed": lambda x, s: structmax.smoothed(x, s, structmax.omega.LocalL2(1.0)),
-    "sparsemap": lambda x, s: structmax.sparsemap(x, s, max_iter=100).parts,
+    "sparsemap": lambda x, s: structmax.sparsemap(x, s, max_iter=100).marginals,
 }
 DISCRETE: dict[str, Callable[..., Any]] = {
     "argmax": structmax.argmax,
@@ -96,6 +97,8 @@ WORKS = [
     *_each("simplex", structmax.Simplex(), ((4096, 1000), None)),
     Work("semi-Markov", structmax.SemiMarkov(), ((16, 64, 6, 8), (8, 8)), {}),
     Work("pcfg", structmax.PCFG(), ((8, 30, 20), (20, 40, 40), (20,)), {}),
+    # a recursion of a user's
+    *_each("RNA foldings", structmax.Hypergraph.from_function(foldings, 100, 3), ((32, 100 * 100), None)),
 ]
 
 

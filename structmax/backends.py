@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from structmax import check
-from structmax.contract import RETURNS, AbstractStructure
+from structmax.contract import KEPT, RETURNS, AbstractStructure
 from structmax.loading import loading
 from structmax.recursion.edges import noise_size as of_recursion
 from structmax.rooms import BACKENDS, Rest, all_found, function, holder, module_of, remembered, spoken
@@ -185,7 +185,7 @@ def _after(first: Plan, device: str, reason: str) -> Plan:
 
 def kinds(room: str, name: str, parts: int) -> tuple[str, ...]:
     """The outputs as `returns` names them, with `parts` repeated for each part tensor."""
-    marked = getattr(function(room, name, "reference"), "returns", None) or RETURNS[name]
+    marked = getattr(function(room, name, "reference"), "returns", None) or (RETURNS | KEPT)[name]
     return tuple(kind for kind in marked for _ in range(parts if kind.startswith("parts") else 1))
 
 

@@ -12,6 +12,8 @@ leading dimension B. Fields of the structure arrive as keywords.
 | `log_partition` | | log Σ exp⟨θ, y⟩: (B,) |
 | `marginals` | | ∇ of it: parts |
 | `log_partition_and_marginals` | | both, where one pass gives them: (B,), parts |
+| `log_partition_and_state` | | (B,), and what a kernel makes gradients of later: five tensors |
+| `log_partition_pullback` | state, `d_value` (B,) | `d_value` times the marginals: parts |
 | `marginals_jvp` | `tangent` (parts) | ∇² of it times the tangent: parts. Symmetric, so it is the pullback too |
 | `max_marginals` | | best score of a structure that has the part: parts |
 | `sample` | `noise` (B, S, K), uniform in [0, 1) | parts (B, S, …); random numbers are an argument, so backends agree |
@@ -78,6 +80,11 @@ RETURNS: dict[str, tuple[str, ...]] = {
     "relax": ("value", "parts", *("state",) * 6),
     "relax_jvp": ("parts",),
     "sparsemap": ("state",) * 8,
+}
+# What a kernel may have in addition, where gradients are larger than all they are made of.
+KEPT: dict[str, tuple[str, ...]] = {
+    "log_partition_and_state": ("value", *("state",) * 5),
+    "log_partition_pullback": ("parts",),
 }
 # How many groups of part tensors a function takes, where it is not the scores alone.
 GROUPS = {

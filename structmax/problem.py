@@ -144,6 +144,13 @@ class Problem:
         """Whether the structure has this function, on the device of the scores and a backend that was asked for."""
         return backends.answers(self.structure.room, name, self.scores[0].device.type, self.backend)
 
+    def keeps_state(self, name: str) -> bool:
+        """Whether a kernel has this function of `KEPT` for such scores, and nobody watches the call."""
+        if not self.answers(name) or watched(self.scores[0]):
+            return False
+        plan = backends.plan(self.structure.room, name, self.scores[0].device.type, self.count, self.backend)
+        return plan.refuses is None or plan.refuses(name, self.scores, {**self.shared, **self.fields}) is None
+
     def exists(self) -> Tensors | None:
         """Which parts some structure has, so that the rest is padding: bools that broadcast to the scores."""
         own = self.unfolded()

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from structmax.contract import RETURNS, AbstractStructure, by_autograd
+from structmax.contract import KEPT, RETURNS, AbstractStructure, by_autograd
 from structmax.recursion.edges import by_recursion
 
 # In the order in which `auto` prefers them.
@@ -152,7 +152,7 @@ def _notice(room: str, holder: Any) -> None:
     if holder is None or ("noticed", _spoken_file(holder)) in known:
         return
     known["noticed", _spoken_file(holder)] = True
-    asked = {*RETURNS, *BESIDE, *marked(room), *vars(AbstractStructure)}
+    asked = {*RETURNS, *KEPT, *BESIDE, *marked(room), *vars(AbstractStructure)}
     functions = [
         name
         for name, value in vars(holder).items()

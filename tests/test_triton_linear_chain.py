@@ -159,3 +159,34 @@ def test_one_matrix_is_summed_in_parts():
     lengths = torch.tensor([68])
     want = wanted(structmax.marginals, (unary, pairwise), lengths)[:2]
     same(kernel_triton.log_partition_and_marginals(*there(unary, pairwise), lengths=lengths.to(DEVICE))[1:], want)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_gradients_are_made_with_what_comes_back(shared):
+    scores, lengths, generator = drawn(3, shared)
+    d_value = torch.randn(4, generator=generator, dtype=torch.float64)
+    chain, leaves = structmax.LinearChain(lengths), [s.requires_grad_() for s in scores]
+    want = torch.autograd.grad(structmax.log_partition(tuple(leaves), chain, backend="reference"), leaves, d_value)
+    own = [s.detach().to(DEVICE).requires_grad_() for s in scores]
+    value = structmax.log_partition(tuple(own), structmax.LinearChain(lengths.to(DEVICE)), backend="triton")
+    assert "KeptValue" in type(value.grad_fn).__name__
+    for _ in range(2):
+        same(torch.autograd.grad(value, own, d_value.to(DEVICE), retain_graph=True), want)
+    again = torch.autograd.grad(value, own, d_value.to(DEVICE), create_graph=True)
+    same([t.detach() for t in again], want)
+    assert again[0].requires_grad
+
+
+def test_one_matrix_whose_products_underflow_is_walked_in_logarithms():
+    """What matters later may be nothing beside its neighbours now."""
+    unary = torch.zeros(2, 4, 3, dtype=torch.float32)
+    # the first instance can leave its best labels for another one only by way of the worst
+    unary[0, 0] = torch.tensor([0.0, 0.0, -200.0])
+    matrix = torch.tensor([[0.0, 0.0, -300.0], [0.0, 0.0, -300.0], [-300.0, -300.0, 0.0]])
+    unary[0, 3] = torch.tensor([-900.0, -900.0, 0.0])
+    scores = unary, matrix.expand(2, 3, 3).contiguous()
+    lengths = torch.tensor([4, 4])
+    want = wanted(structmax.marginals, tuple(s.double() for s in scores), lengths)[:2]
+    given = there(*scores)
+    got = kernel_triton.log_partition_and_marginals(*given, lengths=lengths.to(DEVICE))[1:]
+    same([g.double() for g in got], want, 1e-5)

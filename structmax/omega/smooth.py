@@ -36,6 +36,8 @@ class Smooth(AbstractOmega):
     names: tuple[str, str, str]
     # the function that gives the point alone, where there is one
     alone: ClassVar[str | None] = None
+    # those that give the value with a state, and the gradient from that, where there are
+    kept: ClassVar[tuple[str, str] | None] = None
     # whether F is the value of a random walk
     walks: ClassVar[bool] = False
     # what the functions take in addition to tensors
@@ -52,6 +54,8 @@ class Smooth(AbstractOmega):
         if not recorded(problem.scores):
             return self.ask(problem, self.names[0], *problem.scores, *constants)[0]
         if _plainly():
+            if self.kept is not None and self.divisor is None and problem.keeps_state(self.kept[0]):
+                return kept_value(self, problem.blank, *problem.scores)
             return plain_value(self, problem.blank, *problem.scores, *constants)
         return value_rule(self, problem.blank, *problem.scores, *constants)[0]
 
@@ -103,6 +107,7 @@ class Entropy(Smooth):
         "marginals_jvp",
     )
     alone: ClassVar[str | None] = "marginals"
+    kept: ClassVar[tuple[str, str] | None] = ("log_partition_and_state", "log_partition_pullback")
     walks: ClassVar[bool] = True
     alpha: ClassVar[float] = 1.0
 
@@ -212,6 +217,25 @@ class PlainValue(Function):
     backward = Value.backward
 
 
+class KeptValue(Function):
+    """`PlainValue` of a kernel that makes μ(θ) in the backward pass, times what comes there: one pass over memory."""
+
+    @staticmethod
+    def forward(ctx: Any, omega: Smooth, problem: Problem, *scores: Tensor) -> Tensor:
+        assert omega.kept is not None
+        value, *state = problem.ask(omega.kept[0], *scores)
+        ctx.omega, ctx.problem = omega, problem
+        ctx.save_for_backward(*scores, *state)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, d_value: Tensor) -> tuple[Any, ...]:
+        saved, count = ctx.saved_tensors, ctx.problem.count
+        if torch.is_grad_enabled():
+            return None, None, *scaled(d_value, point_rule(ctx.omega, ctx.problem, *saved[:count]))
+        return None, None, *ctx.problem.ask(ctx.omega.kept[1], *saved, d_value)
+
+
 class Point(Function):
     @staticmethod
     def forward(omega: Smooth, problem: Problem, *tensors: Tensor) -> Tensors:
@@ -286,4 +310,4 @@ def _differentiable_jvp(ctx: Any, constants: Tensors, tangent: Tensors) -> Calla
 
 
 value_rule, point_rule, point_jvp_rule = rule(Value, fold=True), rule(Point, fold=True), rule(PointJvp, fold=True)
-plain_value, plain_point = plain_apply(PlainValue), plain_apply(Point)
+plain_value, plain_point, kept_value = plain_apply(PlainValue), plain_apply(Point), plain_apply(KeptValue)

@@ -33,8 +33,8 @@ from structmax.structures.linear_chain.kernel_triton.walks import count_pairs, m
 WALKED, SIDE = 16384, 64
 # Bytes of shared memory for matrices that are loaded ahead.
 AHEAD = 163840
-# Programs with which a GPU is busy.
-BUSY = 264
+# Programs of a warp or a few with which a GPU is busy.
+BUSY = 1056
 # The most labels: a strip of a matrix has two columns then.
 MOST_LABELS = 8192
 # The largest logarithms with which a and b are added up: their rounding is what marginals may lose.
@@ -64,12 +64,11 @@ class _Sizes(NamedTuple):
     def double(self) -> bool:
         return self.wide == torch.float64
 
-    def walk(self, programs: int, matrices: int = 1) -> tuple[tuple[int, int, int, int], int]:
-        """C, SPAN, TILE and STAGES of a walk, and warps: more of them where they would be idle."""
+    def walk(self, matrices: int = 1) -> tuple[tuple[int, int, int, int], int]:
+        """C, SPAN, TILE and STAGES of a walk, and warps: few, since they wait for each other at every step."""
         words = self.span * self.strip * matrices * self.wide.itemsize // 4
-        warps = words // (256 if programs <= BUSY else 1024)
         stages = AHEAD // (4 * words)
-        return (self.C, self.span, self.strip, max(1, min(4, stages))), max(1, min(8 if words <= WALKED else 16, warps))
+        return (self.C, self.span, self.strip, max(1, min(4, stages))), max(1, min(8, words // 2048))
 
     def rows(self) -> tuple[int, int]:
         """How many rows of labels a program has, and warps."""
@@ -101,15 +100,21 @@ def _like(unary: Tensor, sizes: _Sizes) -> Tensor:
 
 
 def _walk(
-    unary: Tensor, pairwise: Tensor, lengths: Tensor, sizes: _Sizes, best: bool = False, both: bool = False
+    unary: Tensor,
+    pairwise: Tensor,
+    lengths: Tensor,
+    sizes: _Sizes,
+    best: bool = False,
+    shares: bool = True,
+    both: bool = False,
 ) -> _Chart:
-    """The chart of a walk forwards: of sums with what reaches each label, or of the best; and backwards, if both."""
+    """The chart of a walk forwards, of sums or of the best, with `shares` if wanted; of one backwards, if `both`."""
     value = torch.empty(sizes.B, dtype=sizes.wide, device=unary.device)
     alpha = _like(unary, sizes)
-    reach, share = (None, None) if best else (_like(unary, sizes), _like(unary, sizes))
+    reach, share = (_like(unary, sizes), _like(unary, sizes)) if shares else (None, None)
     chart = _Chart(value, alpha, reach, share, _like(unary, sizes) if both else None)
     directions = 1 + both
-    constants, warps = sizes.walk(sizes.B * directions)
+    constants, warps = sizes.walk()
     arguments = unary, pairwise, lengths, *chart, sizes.N
     flags = sizes.shared, best, True, both, sizes.double
     launch(walk, (sizes.B, directions), arguments, (*flags, *constants), warps)
@@ -124,9 +129,9 @@ def log_partition(unary: Tensor, pairwise: Tensor, *, lengths: Tensor) -> Tensor
 def _log_partition(unary: Tensor, pairwise: Tensor, lengths: Tensor, sizes: _Sizes) -> Tensor:
     if sizes.strip < sizes.span:
         # positions go through memory anyway
-        return _walk(unary, pairwise, lengths, sizes).value
+        return _walk(unary, pairwise, lengths, sizes, shares=False).value
     value = torch.empty(sizes.B, dtype=sizes.wide, device=unary.device)
-    constants, warps = sizes.walk(sizes.B)
+    constants, warps = sizes.walk()
     arguments = unary, pairwise, lengths, value, None, None, None, None, sizes.N
     launch(walk, (sizes.B,), arguments, (sizes.shared, False, False, False, sizes.double, *constants), warps)
     return value
@@ -137,20 +142,53 @@ def log_partition_and_marginals(unary: Tensor, pairwise: Tensor, *, lengths: Ten
     return _marginals(unary, pairwise, lengths, _sizes(unary, pairwise), LIMITS)
 
 
-def _marginals(
+def log_partition_and_state(unary: Tensor, pairwise: Tensor, *, lengths: Tensor) -> tuple[Tensor, ...]:
+    """log Z: (B,), and what its gradient is made of: O(B N C), where a gradient has a matrix for each position."""
+    state = _state(unary, pairwise, lengths, _sizes(unary, pairwise), LIMITS)
+    return state[0], *state
+
+
+def log_partition_pullback(
+    unary: Tensor,
+    pairwise: Tensor,
+    value: Tensor,
+    alpha: Tensor,
+    reach: Tensor,
+    scale: Tensor,
+    marginals: Tensor,
+    d_value: Tensor,
+    *,
+    lengths: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The gradient of log Z times d_value (B,)."""
+    scale = scale * d_value[:, None, None]
+    d_pairwise = _pairs(pairwise, None, lengths, value, alpha, None, reach, scale, None, _sizes(unary, pairwise))
+    return marginals * d_value[:, None, None], d_pairwise
+
+
+def _state(
     unary: Tensor, pairwise: Tensor, lengths: Tensor, sizes: _Sizes, limits: dict[torch.dtype, float]
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """log Z; a, reach and scale, which give the marginals of transitions; and the marginals of labels."""
     B, N, C, shared, *_ = sizes
     value, alpha, reach, share, beta = _walk(unary, pairwise, lengths, sizes, both=True)
+    assert reach is not None
     scale, d_unary = _like(unary, sizes), torch.empty_like(unary)
     spread = torch.empty(B, N, dtype=sizes.wide, device=unary.device)
     rows, warps = sizes.rows()
     arguments = unary, lengths, value, alpha, reach, share, beta, scale, spread, d_unary, N, B * N
     launch(meet, (-(-B * N // rows),), arguments, (sizes.double, C, sizes.span, rows), warps)
-    constants, warps = sizes.walk(B)
+    constants, warps = sizes.walk()
     chart = pairwise, None, lengths, value, alpha, reach, share, None, None, scale, None, spread, d_unary
     arguments = *chart, N, limits[sizes.wide]
     launch(flow, (B,), arguments, (shared, False, sizes.double, *constants), warps)
+    return value, alpha, reach, scale, d_unary
+
+
+def _marginals(
+    unary: Tensor, pairwise: Tensor, lengths: Tensor, sizes: _Sizes, limits: dict[torch.dtype, float]
+) -> tuple[Tensor, Tensor, Tensor]:
+    value, alpha, reach, scale, d_unary = _state(unary, pairwise, lengths, sizes, limits)
     return value, d_unary, _pairs(pairwise, None, lengths, value, alpha, None, reach, scale, None, sizes)
 
 
@@ -175,8 +213,8 @@ def _pairs(
         out, count = torch.empty_like(pairwise), B * (N - 1)
         launch(pairs, (-(-count // rows), tiles), (*given, out, N, count), (*flags, rows), warps)
         return out
-    # So many parts of the positions that a small batch keeps a GPU busy, and that their sums take no more than a chart.
-    chunks = max(1, min(-(-BUSY // max(1, B * tiles)), (N - 1) // max(C, 32)))
+    # So many parts of the positions that a GPU is busy, and that their sums take no more than two charts.
+    chunks = max(1, min(-(-BUSY // max(1, B * tiles)), 2 * (N - 1) // max(C, 32)))
     out = torch.empty(B, chunks, C, C, dtype=pairwise.dtype if chunks == 1 else sizes.wide, device=pairwise.device)
     launch(sum_pairs, (B * chunks, tiles), (*given, out, N, chunks), (*flags, 4), warps if side > 32 else 1)
     return out[:, 0] if chunks == 1 else out.sum(1).to(pairwise.dtype)
@@ -196,7 +234,7 @@ def _tangents(
     value, alpha, reach, share, _ = _walk(unary, pairwise, lengths, sizes)
     alpha_t, reach_t, scale, slope = (_like(unary, sizes) for _ in range(4))
     d_unary = torch.empty_like(unary)
-    constants, warps = sizes.walk(B, matrices=2)
+    constants, warps = sizes.walk(matrices=2)
     arguments = t_unary, pairwise, t_pairwise, lengths, alpha, reach, share, alpha_t, reach_t, N
     launch(push, (B,), arguments, (shared, sizes.double, *constants), warps)
     chart = lengths, value, alpha, reach, share, alpha_t, reach_t, scale, slope, None, d_unary
@@ -221,13 +259,14 @@ def _paths(
     """The best structure, or draws by noise: (B, S, …)."""
     B, N, C, shared, _, span, strip = sizes
     S, K = (1, 0) if noise is None else noise.shape[1:]
-    value, alpha, *_ = _walk(unary, pairwise, lengths, sizes, best=noise is None)
+    value, alpha, *_ = _walk(unary, pairwise, lengths, sizes, best=noise is None, shares=False)
     pointer = torch.empty(B, S, N, C, dtype=torch.int32, device=unary.device)
     label = torch.empty(B, S, N, dtype=torch.int32, device=unary.device)
     together = max(1, min(1 << (S - 1).bit_length(), 4096 // (span * strip))) if S else 1
     constants = shared, noise is not None, sizes.double, C, span, strip, together
+    warps = 1 if span * strip <= 4096 else min(8, span * strip // 2048)
     arguments = pairwise, lengths, noise, alpha, pointer, N, S, K
-    launch(point, (B * N, -(-C // strip)), arguments, constants, sizes.walk(B * N)[1])
+    launch(point, (B * N, -(-C // strip)), arguments, constants, warps)
     together = max(1, min(1 << (S - 1).bit_length(), 4096 // span)) if S else 1
     blocks = -(-S // together)
     launch(trace, (B * blocks,), (pointer, lengths, label, N, S, C, blocks), (span, together, 8), 1)

@@ -12,6 +12,7 @@ import triton.language as tl
 
 from structmax.numerics.kernel_triton.logs import broken, floored, log_sum, positive
 from structmax.numerics.kernel_triton.transitions import load_matrix, load_row, store_row
+from structmax.structures.linear_chain.kernel_triton.scaled import scaled_backwards, scaled_forwards
 
 
 @triton.jit
@@ -53,9 +54,10 @@ def _forwards(
     Fills `alpha`, a; `reach`, the best way to a label before its own score, 0 if there is none; and `share`, one over
     the sum of all ways next to it: shares sum to 1 even where logarithms have no digits left for their number.
     """
+    SHARES: tl.constexpr = p_reach is not None
     if CHART:
         p_alpha += o_row
-        if not BEST:
+        if SHARES:
             p_reach += o_row
             p_share += o_row
     STEP: tl.constexpr = 0 if SHARED else C * C
@@ -82,7 +84,7 @@ def _forwards(
             b_a = (b_top - floored(peak)) + b_log
             if CHART:
                 store_row(p_alpha + t * C, o_label, b_a, C)
-                if not BEST:
+                if SHARES:
                     store_row(p_reach + t * C, o_label, b_base, C)
                     store_row(p_share + t * C, o_label, 1 / b_total, C)
     else:
@@ -96,7 +98,7 @@ def _forwards(
                 b_top = b_peak + b_u
                 peak = tl.maximum(peak, tl.max(b_top, 0))
                 store_row(p_alpha + t * C, o_to, b_top + b_log, C)
-                if not BEST:
+                if SHARES:
                     store_row(p_reach + t * C, o_to, b_base, C)
                     store_row(p_share + t * C, o_to, 1 / b_total, C)
             value += peak.to(tl.float64)
@@ -159,10 +161,25 @@ def walk(
     o_row = i_b * N * C
     p_unary += o_row
     p_pairwise += i_b * C * C if SHARED else i_b * (N - 1) * C * C
+    # One matrix in one tile: most instances need no logarithms of it.
+    SCALED: tl.constexpr = SHARED and TILE == SPAN
     if tl.program_id(1) == 0:
-        _forwards(
-            p_unary, p_pairwise, p_value + i_b, p_alpha, p_reach, p_share, o_row, length,
-            SHARED, BEST, CHART, WORK, C, SPAN, TILE, STAGES,
-        )  # fmt: skip
+        if SCALED and not BEST:
+            is_exact = scaled_forwards(
+                p_unary, p_pairwise, p_value + i_b, p_alpha, p_reach, p_share, o_row, length,
+                CHART, WORK, C, SPAN, STAGES,
+            )  # fmt: skip
+        else:
+            is_exact = length < 0
+        if not is_exact:
+            _forwards(
+                p_unary, p_pairwise, p_value + i_b, p_alpha, p_reach, p_share, o_row, length,
+                SHARED, BEST, CHART, WORK, C, SPAN, TILE, STAGES,
+            )  # fmt: skip
     elif BOTH:
-        _backwards(p_unary, p_pairwise, p_beta + o_row, length, SHARED, WORK, C, SPAN, TILE, STAGES)
+        if SCALED:
+            is_exact = scaled_backwards(p_unary, p_pairwise, p_beta + o_row, length, WORK, C, SPAN, STAGES)
+        else:
+            is_exact = length < 0
+        if not is_exact:
+            _backwards(p_unary, p_pairwise, p_beta + o_row, length, SHARED, WORK, C, SPAN, TILE, STAGES)

@@ -1,0 +1,94 @@
+"""The same walks where one matrix W serves all positions: exp(W) is computed once, and a step is a product with it.
+
+A column of W is taken next to its largest entry, `cap`, and a next to its own, so nothing overflows. What underflows is
+nothing beside a sum that is not tiny. If the sum of a label that W allows is, the walk says so, and the instance is
+walked again in the log domain (inside.py).
+"""
+
+import triton
+import triton.language as tl
+
+from structmax.numerics.kernel_triton.logs import floored, log_sum, positive
+from structmax.numerics.kernel_triton.transitions import load_matrix, load_row, store_row
+
+
+@triton.jit
+def _weights(p_pairwise, o_label, AXIS: tl.constexpr, C: tl.constexpr, WORK: tl.constexpr):
+    """exp(W) next to its largest entries along an axis, and these."""
+    b_w = load_matrix(p_pairwise, o_label, o_label, C, WORK)
+    b_cap = tl.max(b_w, AXIS)
+    return tl.exp(b_w - tl.expand_dims(floored(b_cap), AXIS)), b_cap
+
+
+@triton.jit
+def _is_exact(b_least, WORK: tl.constexpr):
+    """Whether no sum that matters was tiny."""
+    # as far from 1 as from the smallest number, about
+    TINY: tl.constexpr = 1e-20 if WORK == tl.float32 else 1e-150
+    return tl.min(b_least, 0) > TINY
+
+
+@triton.jit
+def scaled_forwards(
+    p_unary, p_pairwise, p_value, p_alpha, p_reach, p_share, o_row, length,
+    CHART: tl.constexpr, WORK: tl.constexpr, C: tl.constexpr, SPAN: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Fills what `_forwards` does, with `cap` for `reach`, and returns whether it is exact."""
+    SHARES: tl.constexpr = p_reach is not None
+    if CHART:
+        p_alpha += o_row
+        if SHARES:
+            p_reach += o_row
+            p_share += o_row
+    o_label = tl.arange(0, SPAN)
+    b_weight, b_cap = _weights(p_pairwise, o_label, 0, C, WORK)
+    b_reach = floored(b_cap)
+    m_allowed = b_cap > float("-inf")
+    b_a = tl.load(p_unary + o_label, mask=o_label < tl.where(length > 0, C, 0), other=float("-inf")).to(WORK)
+    peak = tl.max(b_a, 0)
+    b_a = b_a - floored(peak)
+    value = peak.to(tl.float64)
+    if CHART:
+        tl.store(p_alpha + o_label, b_a, mask=o_label < tl.where(length > 0, C, 0))
+    b_least = tl.full((SPAN,), 1.0, WORK)
+    for t in tl.range(1, length, num_stages=STAGES):
+        b_u = load_row(p_unary + t * C, o_label, C, WORK)
+        b_sum = tl.sum(tl.exp(b_a)[:, None] * b_weight, 0)
+        b_least = tl.minimum(b_least, tl.where(m_allowed, b_sum, 1.0))
+        b_total = positive(b_sum)
+        b_new = (b_cap + b_u) + tl.log(b_total)
+        peak = tl.max(b_new, 0)
+        value += peak.to(tl.float64)
+        b_a = b_new - floored(peak)
+        if CHART:
+            store_row(p_alpha + t * C, o_label, b_a, C)
+            if SHARES:
+                store_row(p_reach + t * C, o_label, b_reach, C)
+                store_row(p_share + t * C, o_label, 1 / b_total, C)
+    value += log_sum(b_a).to(tl.float64)
+    tl.store(p_value, tl.where(length > 0, value, 0.0).to(WORK))
+    return _is_exact(b_least, WORK)
+
+
+@triton.jit
+def scaled_backwards(
+    p_unary, p_pairwise, p_beta, length,
+    WORK: tl.constexpr, C: tl.constexpr, SPAN: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Fills what `_backwards` does, and returns whether it is exact."""
+    o_label = tl.arange(0, SPAN)
+    b_weight, b_cap = _weights(p_pairwise, o_label, 1, C, WORK)
+    m_allowed = b_cap > float("-inf")
+    b_b = tl.zeros((SPAN,), WORK)
+    tl.store(p_beta + (length - 1) * C + o_label, b_b, mask=o_label < tl.where(length > 0, C, 0))
+    b_least = tl.full((SPAN,), 1.0, WORK)
+    for back in tl.range(1, length, num_stages=STAGES):
+        t = length - back
+        b_in = load_row(p_unary + t * C, o_label, C, WORK) + b_b
+        b_in = b_in - floored(tl.max(b_in, 0))
+        b_sum = tl.sum(tl.exp(b_in)[None, :] * b_weight, 1)
+        b_least = tl.minimum(b_least, tl.where(m_allowed, b_sum, 1.0))
+        b_b = b_cap + tl.log(positive(b_sum))
+        b_b = b_b - floored(tl.max(b_b, 0))
+        store_row(p_beta + (t - 1) * C, o_label, b_b, C)
+    return _is_exact(b_least, WORK)
