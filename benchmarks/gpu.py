@@ -199,7 +199,7 @@ def main() -> None:
         parser.error("nothing was timed; see the names in WORKS")
     columns = [name for name in asdict(rows[0]) if name != "answered_by"]
     show(columns, [[_shown(getattr(row, name)) for name in columns] for row in rows])
-    print(f"written to {save(rows, stamp, 'structures', options.results)}")
+    print(f"written to {save(rows, stamp, 'questions', options.results)}")
 
 
 def _shown(value: object) -> str:

@@ -1,6 +1,6 @@
 """Times the structures against other libraries: `python benchmarks/structures.py --help`.
 
-Three tasks of each structure: log-partition and marginals (forward and backward), the best structure, one draw. All
+On this machine's GPU with `--device cuda`. Three tasks of each structure: log-partition and marginals (forward and backward), the best structure, one draw. All
 contenders take turns on the same inputs, and what a peer computes is compared with ours before it is timed.
 """
 
@@ -51,9 +51,9 @@ class Case:
         structure = self.structure
         scores = (lambda x: x[0]) if structure.Parts is None else (lambda x: structure.Parts(*x))
         asked = {
-            "marginals": lambda *x: structmax.log_partition(scores(x), structure, backend="numba"),
-            "argmax": lambda *x: structmax.argmax(scores(x), structure, backend="numba"),
-            "sample": lambda *x: structmax.sample(scores(x), structure, backend="numba"),
+            "marginals": lambda *x: structmax.log_partition(scores(x), structure),
+            "argmax": lambda *x: structmax.argmax(scores(x), structure),
+            "sample": lambda *x: structmax.sample(scores(x), structure),
         }
         return {task: asked[task] for task in self.tasks}
 
@@ -99,7 +99,7 @@ def shared_chain_peers() -> dict[str, Contender]:
     import torchcrf
 
     def crf(unary: Tensor, pairwise: Tensor) -> Any:
-        model = torchcrf.CRF(unary.shape[-1], batch_first=True)
+        model = torchcrf.CRF(unary.shape[-1], batch_first=True).to(unary.device)
         for bound in (model.start_transitions, model.end_transitions):
             bound.data.zero_()
         del model.transitions
@@ -107,7 +107,7 @@ def shared_chain_peers() -> dict[str, Contender]:
         return model
 
     def log_partition(unary: Tensor, pairwise: Tensor) -> Tensor:
-        mask = torch.ones(unary.shape[:2], dtype=torch.bool).T
+        mask = unary.new_ones(unary.shape[:2], dtype=torch.bool).T
         return crf(unary, pairwise)._compute_normalizer(unary.transpose(0, 1), mask)
 
     mine = {"marginals": log_partition, "argmax": lambda u, p: crf(u, p).decode(u)}
@@ -115,7 +115,7 @@ def shared_chain_peers() -> dict[str, Contender]:
 
 
 def root_on_diagonal(arcs: Tensor) -> Tensor:
-    words = arcs[:, 1:, 1:] * (1 - torch.eye(arcs.shape[1] - 1))
+    words = arcs[:, 1:, 1:] * (1 - torch.eye(arcs.shape[1] - 1, device=arcs.device))
     return words + torch.diag_embed(arcs[:, 0, 1:])
 
 
@@ -142,7 +142,7 @@ def matching_peers() -> dict[str, Contender]:
     from scipy.optimize import linear_sum_assignment
 
     def argmax(scores: Tensor) -> list[Any]:
-        return [linear_sum_assignment(one, maximize=True) for one in scores.detach().numpy()]
+        return [linear_sum_assignment(one, maximize=True) for one in scores.detach().cpu().numpy()]
 
     return {"scipy": {"argmax": argmax}}
 
@@ -225,7 +225,7 @@ CASES = [
             structmax.MonotoneAlignment(),
             normal((b, n, 1), (b, m, 1)),
             soft_dtw_peers,
-            {"marginals": lambda x, y: structmax.soft_dtw(x, y, backend="numba")},
+            {"marginals": lambda x, y: structmax.soft_dtw(x, y)},
         )
         for b, n, m in GRIDS
     ),
@@ -256,8 +256,8 @@ def call(task: str, contender: Contender, inputs: Inputs) -> Callable[[], object
     return lambda: contender[task](*inputs)
 
 
-def time_case(case: Case, rounds: int) -> list[Row]:
-    inputs = case.inputs()
+def time_case(case: Case, device: str, rounds: int) -> list[Row]:
+    inputs = tuple(t.detach().to(device).requires_grad_() for t in case.inputs())
     contenders = {OURS: case.ours()}
     try:
         contenders |= case.peers()
@@ -284,8 +284,8 @@ def time_case(case: Case, rounds: int) -> list[Row]:
         if not calls:
             continue
         # one more call each, where it is told what memory it holds
-        peak = {name: peak_mib(each, "cpu") or 0.0 for name, each in calls.items()}
-        times = take_turns(calls, "cpu", rounds, BUDGET_MS)
+        peak = {name: peak_mib(each, device) or 0.0 for name, each in calls.items()}
+        times = take_turns(calls, device, rounds, BUDGET_MS)
         rows += [
             Row(
                 case=case.title,
@@ -305,15 +305,17 @@ def time_case(case: Case, rounds: int) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[], help="patterns of case names, such as 'chain*'")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
-    torch.set_num_threads(CPU_THREADS)
-    stamp = Stamp.now("cpu")
+    if options.device == "cpu":
+        torch.set_num_threads(CPU_THREADS)
+    stamp = Stamp.now(options.device)
     chosen = [c for c in CASES if not options.only or any(fnmatchcase(c.title, p) for p in options.only)]
     if not chosen:
         parser.error(f"nothing matches {options.only}; there are: " + ", ".join(case.title for case in CASES))
-    rows = [row for case in chosen for row in time_case(case, options.rounds)]
+    rows = [row for case in chosen for row in time_case(case, options.device, options.rounds)]
     columns = list(asdict(rows[0]))
     show(columns, [[f"{v:.3g}" if isinstance(v, float) else str(v) for v in asdict(row).values()] for row in rows])
     print(f"written to {save(rows, stamp, 'structures', options.results)}")

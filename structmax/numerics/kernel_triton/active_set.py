@@ -1,7 +1,8 @@
 """The active-set method of sparse maps on CUDA, for any structure with `argmax` there: all instances advance together.
 
 An iteration is a search, the structure's own `argmax` of g, and one launch that does the rest (active_set_step.py). The
-host only looks every few iterations: whether all are done, whether a support or a list needs more room.
+host only looks every few iterations: whether all are done, whether a support or a list needs more room. Iterations that
+come after the first few are replayed as a CUDA graph: their kernels take less time than the host needs to launch them.
 """
 
 import math
@@ -27,10 +28,11 @@ from structmax.numerics.kernel_triton.active_set_step import (
     advance,
     finish,
 )
+from structmax.numerics.kernel_triton.replay import recorded
 from structmax.parts import flat, unflat
 
-# How many iterations the host does not look.
-UNSEEN = 4
+# How many iterations the host does not look, and after how many looks the iterations to come are worth a recording.
+UNSEEN, RECORDED = 4, 2
 # Room for structures, and for parts of each, at first: powers of two.
 STRUCTURES, PARTS = 64, 64
 
@@ -78,13 +80,15 @@ class _Supports:
         self.gram, self.inverse = self._zeros(structures, structures), self._zeros(structures, structures)
         self.columns, self.work = self._zeros(5, structures), self._zeros(2, structures)
 
-    def grow(self, structures: int, longest: int) -> None:
-        """Makes room for more structures, or for longer lists."""
+    def grow(self, structures: int, longest: int) -> bool:
+        """Makes room for more structures, or for longer lists; says whether there was less."""
         K, L, former = self.capacity, self.longest, (self.lists, self.inner, self.gram, self.inverse, self.columns)
-        if (structures, longest) != (K, L):
-            self._make(structures, longest)
-            self.lists[:, :K, :L], self.inner[:, :K, :L] = former[0][:, :K], former[1][:, :K]
-            self.gram[:, :K, :K], self.inverse[:, :K, :K], self.columns[:, :, :K] = former[2:]
+        if (structures, longest) == (K, L):
+            return False
+        self._make(structures, longest)
+        self.lists[:, :K, :L], self.inner[:, :K, :L] = former[0][:, :K], former[1][:, :K]
+        self.gram[:, :K, :K], self.inverse[:, :K, :K], self.columns[:, :, :K] = former[2:]
+        return True
 
     def offer(self, y: Tensor, max_iter: int, tol: float, is_start: bool) -> None:
         """Offers each instance a structure, counts of parts (B, P)."""
@@ -132,21 +136,29 @@ def sparsemap(
         y = from_lists(start[:, k : k + 1], supports.theta)[:, 0]
         absent = (start[:, k] < 0).any(1, keepdim=True)
         supports.offer(y.masked_fill(absent, math.nan), max_iter, tol, True)
-    unseen, state = 1, OPEN.value
+
+    def search() -> None:
+        found = argmax(*supports.direction(), **fields)
+        parts = (found,) if isinstance(found, Tensor) else found
+        y = parts[0].reshape(len(start), -1) if len(parts) == 1 else flat(parts)
+        supports.offer(y.to(supports.theta.dtype), max_iter, tol, False)
+
+    state, looks, step = OPEN.value, 0, search
     while state >= OPEN.value:
-        for _ in range(unseen):
-            found = argmax(*supports.direction(), **fields)
-            parts = (found,) if isinstance(found, Tensor) else found
-            y = parts[0].reshape(len(start), -1) if len(parts) == 1 else flat(parts)
-            supports.offer(y.to(supports.theta.dtype), max_iter, tol, False)
+        for _ in range(UNSEEN if looks else 1):
+            step()
+        looks += 1
         state, longest, count = supports.notes[: COUNT.value + 1].amax(1).tolist()
         if state == ASK.value:
             supports.notes[FEASIBLE.value] = _feasible(is_feasible, scores, fields, supports)
-        if state >= OPEN.value:
-            if count + UNSEEN > capacity and (capacity < most or state == FULL.value):
-                capacity *= 2
-            supports.grow(capacity, max(supports.longest, _power(longest)))
-        unseen = UNSEEN
+        if state < OPEN.value:
+            break
+        if count + UNSEEN > capacity and (capacity < most or state == FULL.value):
+            capacity *= 2
+        if supports.grow(capacity, max(supports.longest, _power(longest))):
+            step, looks = search, 0
+        elif looks == RECORDED:
+            step = recorded(search, supports.theta.device)
     return supports.outcome(count, longest)
 
 

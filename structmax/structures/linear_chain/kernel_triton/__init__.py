@@ -115,7 +115,7 @@ def _walk(
     chart = _Chart(value, alpha, reach, share, _like(unary, sizes) if both else None)
     directions = 1 + both
     constants, warps = sizes.walk()
-    arguments = unary, pairwise, lengths, *chart, sizes.N
+    arguments = unary, pairwise, lengths, *chart, sizes.N, sizes.C, 1
     flags = sizes.shared, best, True, both, sizes.double
     launch(walk, (sizes.B, directions), arguments, (*flags, *constants), warps)
     return chart
@@ -132,7 +132,7 @@ def _log_partition(unary: Tensor, pairwise: Tensor, lengths: Tensor, sizes: _Siz
         return _walk(unary, pairwise, lengths, sizes, shares=False).value
     value = torch.empty(sizes.B, dtype=sizes.wide, device=unary.device)
     constants, warps = sizes.walk()
-    arguments = unary, pairwise, lengths, value, None, None, None, None, sizes.N
+    arguments = unary, pairwise, lengths, value, None, None, None, None, sizes.N, sizes.C, 1
     launch(walk, (sizes.B,), arguments, (sizes.shared, False, False, False, sizes.double, *constants), warps)
     return value
 

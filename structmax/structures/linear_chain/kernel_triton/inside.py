@@ -148,13 +148,16 @@ def _backwards(
             b_b = _shifted(p_beta + (t - 1) * C, o_label, floored(peak), C, WORK)
 
 
-@triton.jit(do_not_specialize=["N"])
+@triton.jit(do_not_specialize=["N", "across", "along"])
 def walk(
-    p_unary, p_pairwise, p_lengths, p_value, p_alpha, p_reach, p_share, p_beta, N,
+    p_unary, p_pairwise, p_lengths, p_value, p_alpha, p_reach, p_share, p_beta, N, across, along,
     SHARED: tl.constexpr, BEST: tl.constexpr, CHART: tl.constexpr, BOTH: tl.constexpr, DOUBLE: tl.constexpr,
     C: tl.constexpr, SPAN: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Grid (B,), or (B, 2) where it goes both ways. Rows behind the length stay as they are."""
+    """Grid (B,), or (B, 2) where it goes both ways. Rows behind the length stay as they are.
+
+    `across` and `along` are the strides of a matrix.
+    """
     WORK: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     i_b = tl.program_id(0).to(tl.int64)
     length = tl.load(p_lengths + i_b)
@@ -166,7 +169,7 @@ def walk(
     if tl.program_id(1) == 0:
         if SCALED and not BEST:
             is_exact = scaled_forwards(
-                p_unary, p_pairwise, p_value + i_b, p_alpha, p_reach, p_share, o_row, length,
+                p_unary, p_pairwise, p_value + i_b, p_alpha, p_reach, p_share, o_row, length, across, along,
                 CHART, WORK, C, SPAN, STAGES,
             )  # fmt: skip
         else:
@@ -178,7 +181,9 @@ def walk(
             )  # fmt: skip
     elif BOTH:
         if SCALED:
-            is_exact = scaled_backwards(p_unary, p_pairwise, p_beta + o_row, length, WORK, C, SPAN, STAGES)
+            is_exact = scaled_backwards(
+                p_unary, p_pairwise, p_beta + o_row, length, across, along, WORK, C, SPAN, STAGES
+            )
         else:
             is_exact = length < 0
         if not is_exact:

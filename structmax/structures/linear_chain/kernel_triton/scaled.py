@@ -3,21 +3,26 @@
 A column of W is taken next to its largest entry, `cap`, and a next to its own, so nothing overflows. What underflows is
 nothing beside a sum that is not tiny. If the sum of a label that W allows is, the walk says so, and the instance is
 walked again in the log domain (inside.py).
+
+A thread should have whole columns, so that sums are its own: the strides of W, which the compiler does not know, keep
+it from another layout. Backwards W is read along its other axis.
 """
 
 import triton
 import triton.language as tl
 
 from structmax.numerics.kernel_triton.logs import floored, log_sum, positive
-from structmax.numerics.kernel_triton.transitions import load_matrix, load_row, store_row
+from structmax.numerics.kernel_triton.transitions import load_row, store_row
 
 
 @triton.jit
-def _weights(p_pairwise, o_label, AXIS: tl.constexpr, C: tl.constexpr, WORK: tl.constexpr):
-    """exp(W) next to its largest entries along an axis, and these."""
-    b_w = load_matrix(p_pairwise, o_label, o_label, C, WORK)
-    b_cap = tl.max(b_w, AXIS)
-    return tl.exp(b_w - tl.expand_dims(floored(b_cap), AXIS)), b_cap
+def _weights(p_pairwise, across, along, C: tl.constexpr, SPAN: tl.constexpr, WORK: tl.constexpr):
+    """exp(W) next to the largest entry of each column, and these; `across` and `along` are strides of its axes."""
+    o_from, o_to = tl.arange(0, SPAN)[:, None], tl.arange(0, SPAN)[None, :]
+    m_matrix = (o_from < C) & (o_to < C)
+    b_w = tl.load(p_pairwise + o_from * across + o_to * along, mask=m_matrix, other=float("-inf")).to(WORK)
+    b_cap = tl.max(b_w, 0)
+    return tl.exp(b_w - floored(b_cap)[None, :]), b_cap
 
 
 @triton.jit
@@ -30,7 +35,7 @@ def _is_exact(b_least, WORK: tl.constexpr):
 
 @triton.jit
 def scaled_forwards(
-    p_unary, p_pairwise, p_value, p_alpha, p_reach, p_share, o_row, length,
+    p_unary, p_pairwise, p_value, p_alpha, p_reach, p_share, o_row, length, across, along,
     CHART: tl.constexpr, WORK: tl.constexpr, C: tl.constexpr, SPAN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Fills what `_forwards` does, with `cap` for `reach`, and returns whether it is exact."""
@@ -41,15 +46,16 @@ def scaled_forwards(
             p_reach += o_row
             p_share += o_row
     o_label = tl.arange(0, SPAN)
-    b_weight, b_cap = _weights(p_pairwise, o_label, 0, C, WORK)
+    b_weight, b_cap = _weights(p_pairwise, across, along, C, SPAN, WORK)
     b_reach = floored(b_cap)
     m_allowed = b_cap > float("-inf")
-    b_a = tl.load(p_unary + o_label, mask=o_label < tl.where(length > 0, C, 0), other=float("-inf")).to(WORK)
+    m_first = o_label < tl.where(length > 0, C, 0)
+    b_a = tl.load(p_unary + o_label, mask=m_first, other=float("-inf")).to(WORK)
     peak = tl.max(b_a, 0)
     b_a = b_a - floored(peak)
     value = peak.to(tl.float64)
     if CHART:
-        tl.store(p_alpha + o_label, b_a, mask=o_label < tl.where(length > 0, C, 0))
+        tl.store(p_alpha + o_label, b_a, mask=m_first)
     b_least = tl.full((SPAN,), 1.0, WORK)
     for t in tl.range(1, length, num_stages=STAGES):
         b_u = load_row(p_unary + t * C, o_label, C, WORK)
@@ -72,12 +78,12 @@ def scaled_forwards(
 
 @triton.jit
 def scaled_backwards(
-    p_unary, p_pairwise, p_beta, length,
+    p_unary, p_pairwise, p_beta, length, across, along,
     WORK: tl.constexpr, C: tl.constexpr, SPAN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Fills what `_backwards` does, and returns whether it is exact."""
     o_label = tl.arange(0, SPAN)
-    b_weight, b_cap = _weights(p_pairwise, o_label, 1, C, WORK)
+    b_weight, b_cap = _weights(p_pairwise, along, across, C, SPAN, WORK)
     m_allowed = b_cap > float("-inf")
     b_b = tl.zeros((SPAN,), WORK)
     tl.store(p_beta + (length - 1) * C + o_label, b_b, mask=o_label < tl.where(length > 0, C, 0))
@@ -86,9 +92,8 @@ def scaled_backwards(
         t = length - back
         b_in = load_row(p_unary + t * C, o_label, C, WORK) + b_b
         b_in = b_in - floored(tl.max(b_in, 0))
-        b_sum = tl.sum(tl.exp(b_in)[None, :] * b_weight, 1)
+        b_sum = tl.sum(tl.exp(b_in)[:, None] * b_weight, 0)
         b_least = tl.minimum(b_least, tl.where(m_allowed, b_sum, 1.0))
         b_b = b_cap + tl.log(positive(b_sum))
-        b_b = b_b - floored(tl.max(b_b, 0))
-        store_row(p_beta + (t - 1) * C, o_label, b_b, C)
+        store_row(p_beta + (t - 1) * C, o_label, b_b - floored(tl.max(b_b, 0)), C)
     return _is_exact(b_least, WORK)
