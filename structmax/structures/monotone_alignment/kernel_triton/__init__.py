@@ -1,7 +1,8 @@
 """Monotone alignments in Triton: time warping, with gaps, local. Derivations: ../README.md.
 
 1. `rotate` (tiles.py) brings each score tensor to anti-diagonals, −inf where no part is: one launch for each.
-2. `forward` (walk.py) goes over the N + M anti-diagonals, one program for an instance, with logarithms in float64.
+2. `forward` (walk.py) goes over the N + M anti-diagonals with logarithms in float64: one launch for few rows, and for
+   more one for every STEPS anti-diagonals.
 3. For marginals it leaves the shares of the moves; `backward` turns them into probabilities, and `unrotate` (tiles.py)
    brings these to the tensors: one launch for each. The shares of a place add up to 1, so these are always the mean of
    some paths, also where scores are so large that the digits of their sums are lost.
@@ -26,8 +27,10 @@ from structmax.structures.monotone_alignment.kernel_triton.walk import backward,
 MOVES = ((1, 1), (1, 0), (0, 1))
 # Anti-diagonals and rows of a tile.
 TILE = (32, 32)
-# Most rows that are walked at once: one thread for each. More would wait for one another, fewer for memory.
-LANES = 512
+# Most rows of a single strip, and rows of each of several, on several multiprocessors: one thread for each row.
+ALONE, LANES = 256, 128
+# Anti-diagonals that several strips walk before they wait for one another.
+STEPS = 128
 # Places of an instance are counted by integers of 32 bits.
 MOST_PLACES = 2**31 - 1
 
@@ -80,10 +83,34 @@ def _rotated(tensors: tuple[Tensor, ...], fields: _Fields, tangent: bool) -> tup
     return tuple(outs)
 
 
-def _lanes(H: int) -> tuple[int, int]:
-    """Rows that are walked at once, and warps: one thread for each."""
-    lanes = min(LANES, max(32, 1 << (H - 1).bit_length()))
-    return lanes, max(1, lanes // 32)
+def _lanes(H: int) -> int:
+    """Rows of a strip."""
+    return max(32, 1 << (H - 1).bit_length()) if H <= ALONE else LANES
+
+
+def _walk(kernel: Any, B: int, H: int, W: int, arguments: tuple[Any, ...], constants: tuple[Any, ...]) -> None:
+    """Every strip of every instance over all anti-diagonals: those that are under way in each wave."""
+    lanes = _lanes(H)
+    strips = -(-H // lanes)
+    steps = STEPS if strips > 1 else H + W
+    segments = -(-(H + W - 1) // steps)
+    for wave in range(segments + strips - 1):
+        first = max(0, wave - segments + 1)
+        grid = B, min(strips - 1, wave) - first + 1
+        launch(
+            kernel,
+            grid,
+            (*arguments, B, H, W, first, wave, steps),
+            (*constants, strips > 1, lanes),
+            max(1, lanes // 32),
+        )
+
+
+def _exchange(B: int, H: int, W: int, slots: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """What lanes and strips hand to one another."""
+    lanes = _lanes(H)
+    wide = {"dtype": torch.float64, "device": device}
+    return torch.empty(B, -(-H // lanes), slots, lanes, **wide), torch.empty(B, 4, W, **wide)
 
 
 def _padded(tensors: tuple[Tensor, ...] | None) -> tuple[Tensor | None, ...]:
@@ -93,19 +120,16 @@ def _padded(tensors: tuple[Tensor, ...] | None) -> tuple[Tensor | None, ...]:
 def _valued(scores: tuple[Tensor, ...], fields: _Fields, best: bool, keep: bool) -> _Walked:
     """The recursion forward; `keep` the logarithms of all places."""
     B, H, W = _size(scores[0], len(scores))
-    lanes, warps = _lanes(H)
     wide = {"dtype": torch.float64, "device": scores[0].device}
     rotated = _rotated(scores, fields, False)
     value, total = scores[0].new_empty(B), torch.empty(B, **wide)
     places = torch.empty(B, W, H, **wide) if keep else None
     ends = torch.empty(B, H, **wide) if fields.local else None
-    exchange, edge = torch.empty(B, 4, lanes, **wide), torch.empty(B, 4, W, **wide)
     arguments = (
         *_padded(rotated), None, None, None, fields.rows, fields.columns, value, total, None,
-        places, None, None, None, None, ends, exchange, edge, B, H, W,
+        places, None, None, None, None, ends, *_exchange(B, H, W, 4, value.device),
     )  # fmt: skip
-    constants = len(scores) == 1, fields.local, best, False, keep, False, lanes < H, lanes
-    launch(forward, (B,), arguments, constants, warps)
+    _walk(forward, B, H, W, arguments, (len(scores) == 1, fields.local, best, False, keep, False))
     return _Walked(rotated, value, total, places, ends)
 
 
@@ -114,7 +138,6 @@ def _expected(
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """The value (B,), and probabilities of the parts or their tangents."""
     B, H, W = _size(scores[0], len(scores))
-    lanes, warps = _lanes(H)
     cells, local, tangents = len(scores) == 1, fields.local, tangent is not None
     wide = {"dtype": torch.float64, "device": scores[0].device}
     rotated = _rotated(scores, fields, False)
@@ -123,20 +146,19 @@ def _expected(
     shares = scores[0].new_empty(4 if local else 3, B, W, H)
     slopes = torch.empty_like(shares) if tangents else None
     matches = torch.empty(2, B, W, H, **wide) if local else (None, None)
-    ends = torch.empty(B, H, **wide) if local else None
-    exchange, edge = torch.empty(B, 8, lanes, **wide), torch.empty(B, 4, W, **wide)
+    ends = torch.empty(2, B, H, **wide) if local else None
+    exchange, edge = _exchange(B, H, W, 10, value.device)
     arguments = (
         *_padded(rotated), *_padded(directions), fields.rows, fields.columns, value, totals[0], totals[1],
-        None, shares, slopes, matches[0], matches[1], ends, exchange, edge, B, H, W,
+        None, shares, slopes, matches[0], matches[1], ends, exchange, edge,
     )  # fmt: skip
-    constants = cells, local, False, tangents, False, True, lanes < H, lanes
-    launch(forward, (B,), arguments, constants, warps)
+    _walk(forward, B, H, W, arguments, (cells, local, False, tangents, False, True))
     exchange, edge = (t.view(scores[0].dtype) for t in (exchange, edge))
     arguments = (
         shares, slopes, matches[0], matches[1], totals[0], totals[1], fields.rows, fields.columns,
-        exchange, edge, B, H, W,
+        exchange, edge,
     )  # fmt: skip
-    launch(backward, (B,), arguments, (cells, local, tangents, lanes < H, lanes), warps)
+    _walk(backward, B, H, W, arguments, (cells, local, tangents))
     planes = shares if slopes is None else slopes
     outs = tuple(torch.empty_like(x) for x in scores)
     for out, plane, move in zip(outs, planes, MOVES, strict=False):
