@@ -133,6 +133,15 @@ def test_ties_go_to_the_first_move(kind):
         assert torch.equal(got, want)
 
 
+@KINDS
+def test_paths_longer_than_the_moves_of_an_integer(kind):
+    # as many moves as are kept with a place, one more, and about twice as many
+    for N, M in ((1, 16), (2, 15), (14, 17)):
+        scores = draw(kind, 2, N, M)
+        for got, want in both("argmax", scores, structure_of(kind)):
+            assert torch.equal(got, want)
+
+
 def test_an_instance_of_too_many_places_is_refused():
     scores = torch.empty(1, 2**16, 2**15, device="meta")
     assert "at most 2147483647 places" in kernel_triton.refuses("argmax", [scores], {})
