@@ -57,7 +57,7 @@ def backward(
     p_edge_2, p_edge_3, p_edge_4 = p_edge + W, p_edge + 2 * W, p_edge + 3 * W
     # as the steps before have left it, or nothing
     p_left = p_lanes + 8 * LANES + o_lane
-    m_left = o_lane < tl.where(start > top, LANES, 0)
+    m_left = o_lane < tl.where((top < start) & (start < stop), LANES, 0)
     b_left = tl.load(p_left, mask=m_left, other=0.0)
     b_diagonal = from_above(p_lanes_2, p_edge_2, start - 1, top, w, o_lane, 0.0, STRIPS, LANES)
     if TANGENT:

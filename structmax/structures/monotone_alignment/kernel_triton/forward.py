@@ -102,7 +102,7 @@ def forward(
     before_2, before_1 = (start + 2 * W - 2) % W, (start + 2 * W - 1) % W
     slot, slot_1, slot_2 = start % W, (start + 1) % W, (start + 2) % W
     # as the steps before have left it, or nothing
-    m_last = o_lane < tl.where(start > top, LANES, 0)
+    m_last = o_lane < tl.where((top < start) & (start < stop), LANES, 0)
     p_left = p_lanes + ((start + 1) % 2) * LANES + o_lane
     b_left = tl.load(p_left, mask=m_last, other=float("-inf"))
     b_diagonal = from_above(p_lanes, p_edge, start - 1, top, w, o_lane, float("-inf"), STRIPS, LANES)
@@ -221,9 +221,10 @@ def forward(
             d_1, d_2, d_3, d_4, d_5, d_6 = d_4, d_5, d_6, d_7, d_8, d_9
     # of the end: its logarithm and the tangent
     if LOCAL:
-        tl.store(p_ends + o_r, b_ends, mask=o_r < h)
+        m_ends = o_r < tl.where(start < stop, h, 0)
+        tl.store(p_ends + o_r, b_ends, mask=m_ends)
         if TANGENT:
-            tl.store(p_d_ends + o_r, d_ends, mask=o_r < h)
+            tl.store(p_d_ends + o_r, d_ends, mask=m_ends)
         if (strip == strips - 1) & ((wave - strip + 1) * STEPS >= H + W - 1):
             # the last program: all rows, and the empty path
             tl.debug_barrier()
