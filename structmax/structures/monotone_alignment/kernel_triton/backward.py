@@ -72,6 +72,8 @@ def backward(
         d_5, d_6, d_7, d_8 = _read_planes(p_slopes, slot_1, start + 1, o_r, o_i, h, w, H, plane, LOCAL)
         d_9, d_10, d_11, d_12 = _read_planes(p_slopes, slot_2, start + 2, o_r, o_i, h, w, H, plane, LOCAL)
         d_13, d_14, d_15, d_16 = _read_planes(p_slopes, slot_3, start + 3, o_r, o_i, h, w, H, plane, LOCAL)
+    # the first step writes where these were read
+    tl.debug_barrier()
     for t in tl.range(start, stop, num_stages=1):
         q_17, q_18, q_19, q_20 = _read_planes(p_shares, slot_4, t + 4, o_r, o_i, h, w, H, plane, LOCAL)
         if TANGENT:

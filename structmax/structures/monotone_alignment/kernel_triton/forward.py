@@ -8,6 +8,7 @@ from structmax.structures.monotone_alignment.kernel_triton.walk import from_abov
 
 # Moves in an integer, by two bits each: diagonal, down, right, or none before.
 MOVES = tl.constexpr(15)
+NONE_BEFORE = tl.constexpr(4**15 - 1)
 
 
 @triton.jit
@@ -42,11 +43,11 @@ def _moves(b_1, b_2, b_3, d_1, d_2, d_3, b_diagonal, m_first, LOCAL: tl.constexp
     o_before = tl.where(o_move == 0, d_1, tl.where(o_move == 1, d_2, d_3)).to(tl.int64, bitcast=True).to(tl.int32)
     if LOCAL:
         o_before = tl.where((o_move == 0) & (b_diagonal <= 0), -1, o_before)
-    o_moves = o_move | (o_before << 2) & (4**MOVES - 1)
+    o_moves = o_move | (o_before << 2) & NONE_BEFORE
     if LOCAL:
         return o_moves | (b_diagonal > 0).to(tl.int32) << (2 * MOVES)
     else:
-        return tl.where(m_first, 4**MOVES - 1, o_moves)
+        return tl.where(m_first, NONE_BEFORE, o_moves)
 
 
 @triton.jit(do_not_specialize=["B", "first", "wave"])
@@ -130,6 +131,8 @@ def forward(
         d_4, d_5, d_6 = _read_moves(
             p_d_first, p_d_second, p_d_third, before_1, slot, slot_1, start + 1, o_r, h, w, H, 0.0, CELLS
         )
+    # the first step writes where these were read
+    tl.debug_barrier()
     for t in tl.range(start, stop, num_stages=1):
         b_7, b_8, b_9 = _read_moves(
             p_first, p_second, p_third, slot, slot_1, slot_2, t + 2, o_r, h, w, H, float("-inf"), CELLS

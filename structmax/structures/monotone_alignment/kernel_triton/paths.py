@@ -45,14 +45,13 @@ def _start(
 @triton.jit
 def _mark(p_out_1, p_out_2, p_out_3, o_path, o_i, o_j, o_move, m_going, N, M, CELLS: tl.constexpr):
     """1 for the move to (i, j), or for the cell."""
-    b_one = tl.full(o_i.shape, 1.0, p_out_1.dtype.element_ty)
     if CELLS:
-        tl.store(p_out_1 + o_path * N * M + (o_i * M + o_j), b_one, mask=m_going)
+        tl.store(p_out_1 + o_path * N * M + (o_i * M + o_j), 1.0, mask=m_going)
     else:
         m_1, m_2, m_3 = m_going & (o_move == 0), m_going & (o_move == 1), m_going & (o_move == 2)
-        tl.store(p_out_1 + o_path * N * M + ((o_i - 1) * M + o_j - 1), b_one, mask=m_1)
-        tl.store(p_out_2 + o_path * N * (M + 1) + ((o_i - 1) * (M + 1) + o_j), b_one, mask=m_2)
-        tl.store(p_out_3 + o_path * (N + 1) * M + (o_i * M + o_j - 1), b_one, mask=m_3)
+        tl.store(p_out_1 + o_path * N * M + ((o_i - 1) * M + o_j - 1), 1.0, mask=m_1)
+        tl.store(p_out_2 + o_path * N * (M + 1) + ((o_i - 1) * (M + 1) + o_j), 1.0, mask=m_2)
+        tl.store(p_out_3 + o_path * (N + 1) * M + (o_i * M + o_j - 1), 1.0, mask=m_3)
 
 
 @triton.jit
