@@ -50,7 +50,8 @@ def both(name, tensors, structure, **extras):
 def test_every_question_agrees_with_the_reference(kind, dtype, atol, monkeypatch):
     # several tiles and several strips; padding, forbidden parts, nothing at all
     monkeypatch.setattr(kernel_triton, "TILE", (4, 4))
-    monkeypatch.setattr(kernel_triton, "LANES", 4)
+    for name, value in {"ALONE": 1, "LANES": 4, "STEPS": 5}.items():
+        monkeypatch.setattr(kernel_triton, name, value)
     N, M = 5, 2
     structure = structure_of(kind, torch.tensor([5, 2, 0]), torch.tensor([2, 1, 2]), band=4)
     scores, tangent = (draw(kind, 3, N, M, seed, dtype) for seed in (0, 1))
@@ -130,6 +131,15 @@ def test_ties_go_to_the_first_move(kind):
     ones = tuple(torch.ones_like(t) for t in draw(kind, 1, 2, 3))
     for got, want in both("argmax", ones, structure_of(kind)):
         assert torch.equal(got, want)
+
+
+@KINDS
+def test_paths_longer_than_the_moves_of_an_integer(kind):
+    # as many moves as are kept with a place, one more, and about twice as many
+    for N, M in ((1, 16), (2, 15), (14, 17)):
+        scores = draw(kind, 2, N, M)
+        for got, want in both("argmax", scores, structure_of(kind)):
+            assert torch.equal(got, want)
 
 
 def test_an_instance_of_too_many_places_is_refused():

@@ -1,14 +1,15 @@
 """Monotone alignments in Triton: time warping, with gaps, local. Derivations: ../README.md.
 
 1. `rotate` (tiles.py) brings each score tensor to anti-diagonals, −inf where no part is: one launch for each.
-2. `forward` (walk.py) goes over the N + M anti-diagonals, one program for an instance, with logarithms in float64.
+2. `forward` goes over the N + M anti-diagonals with logarithms in float64: one launch for few rows, and for more one
+   for every STEPS anti-diagonals.
 3. For marginals it leaves the shares of the moves; `backward` turns them into probabilities, and `unrotate` (tiles.py)
    brings these to the tensors: one launch for each. The shares of a place add up to 1, so these are always the mean of
    some paths, also where scores are so large that the digits of their sums are lost.
-4. For paths, `trace` (paths.py) goes back by the logarithms, along the best one or drawn ones.
+4. For draws, `draw` (paths.py) goes back by the shares; for the best path, `follow` by moves that `forward` has left.
 
 Tiles are read and written once. Shares take 12 bytes for each place in float32, and twice that for the Hessian;
-logarithms 8.
+moves 4.
 """
 
 from collections.abc import Sequence
@@ -18,16 +19,19 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.kernel_triton import launch
-from structmax.structures.monotone_alignment.kernel_triton.paths import best_end, draw_end, trace
+from structmax.structures.monotone_alignment.kernel_triton.backward import backward
+from structmax.structures.monotone_alignment.kernel_triton.forward import forward
+from structmax.structures.monotone_alignment.kernel_triton.paths import best_end, draw, draw_end, follow
 from structmax.structures.monotone_alignment.kernel_triton.tiles import clear, rotate, unrotate
-from structmax.structures.monotone_alignment.kernel_triton.walk import backward, forward
 
 # Down and right; a cell counts as a diagonal move.
 MOVES = ((1, 1), (1, 0), (0, 1))
 # Anti-diagonals and rows of a tile.
 TILE = (32, 32)
-# Most rows that are walked at once: one thread for each. More would wait for one another, fewer for memory.
-LANES = 512
+# Most rows of a single strip, and rows of each of several, on several multiprocessors: one thread for each row.
+ALONE, LANES = 256, 128
+# Anti-diagonals that several strips walk before they wait for one another.
+STEPS = 128
 # Places of an instance are counted by integers of 32 bits.
 MOST_PLACES = 2**31 - 1
 
@@ -46,16 +50,16 @@ class _Fields(NamedTuple):
 
 
 class _Walked(NamedTuple):
-    """What the recursion leaves."""
+    """What the recursion forward leaves."""
 
-    # (B, W, H) each: one for cells, three for moves
-    scores: tuple[Tensor, ...]
-    # (B,) in the dtype of the scores, and in float64
+    # (B,) in the dtype of the scores; in float64, with the tangent: (2, B)
     value: Tensor
-    total: Tensor
-    # (B, W, H) in float64: the logarithms of all places
-    places: Tensor | None
-    # (B, H): those of the local paths that end in a row
+    totals: Tensor
+    # (K, B, W, H): the shares of moves, or the last moves of best paths; and the slopes of the shares
+    kept: Tensor | None
+    slopes: Tensor | None
+    # of local paths: (2, B, W, H) those that end by a match, and (2, B, H) in a row; with tangents
+    matches: Tensor | None
     ends: Tensor | None
 
 
@@ -80,33 +84,70 @@ def _rotated(tensors: tuple[Tensor, ...], fields: _Fields, tangent: bool) -> tup
     return tuple(outs)
 
 
-def _lanes(H: int) -> tuple[int, int]:
-    """Rows that are walked at once, and warps: one thread for each."""
-    lanes = min(LANES, max(32, 1 << (H - 1).bit_length()))
-    return lanes, max(1, lanes // 32)
+def _lanes(H: int) -> int:
+    """Rows of a strip."""
+    return max(32, 1 << (H - 1).bit_length()) if H <= ALONE else LANES
+
+
+def _pair(tensors: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """A tensor and its tangent, as far as there are any."""
+    return (None, None) if tensors is None else (tensors[0], tensors[1] if len(tensors) > 1 else None)
+
+
+def _walk(kernel: Any, B: int, H: int, W: int, arguments: tuple[Any, ...], constants: tuple[Any, ...]) -> None:
+    """Every strip of every instance over all anti-diagonals: those that are under way in each wave."""
+    lanes = _lanes(H)
+    strips = -(-H // lanes)
+    steps = STEPS if strips > 1 else H + W
+    segments = -(-(H + W - 1) // steps)
+    for wave in range(segments + strips - 1):
+        first = max(0, wave - segments + 1)
+        grid = B, min(strips - 1, wave) - first + 1
+        launch(
+            kernel,
+            grid,
+            (*arguments, B, H, W, first, wave, steps),
+            (*constants, strips > 1, lanes),
+            max(1, lanes // 32),
+        )
+
+
+def _exchange(B: int, H: int, W: int, slots: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """What lanes and strips hand to one another."""
+    lanes = _lanes(H)
+    wide = {"dtype": torch.float64, "device": device}
+    return torch.empty(B, -(-H // lanes), slots, lanes, **wide), torch.empty(B, 4, W, **wide)
 
 
 def _padded(tensors: tuple[Tensor, ...] | None) -> tuple[Tensor | None, ...]:
     return (*(tensors or ()), None, None, None)[:3]
 
 
-def _valued(scores: tuple[Tensor, ...], fields: _Fields, best: bool, keep: bool) -> _Walked:
-    """The recursion forward; `keep` the logarithms of all places."""
+def _walked(
+    scores: tuple[Tensor, ...], tangent: tuple[Tensor, ...] | None, fields: _Fields, best: bool, keep: bool
+) -> _Walked:
+    """The recursion forward; `keep` the shares, or the moves of best paths."""
     B, H, W = _size(scores[0], len(scores))
-    lanes, warps = _lanes(H)
+    cells, local, tangents = len(scores) == 1, fields.local, tangent is not None
     wide = {"dtype": torch.float64, "device": scores[0].device}
     rotated = _rotated(scores, fields, False)
-    value, total = scores[0].new_empty(B), torch.empty(B, **wide)
-    places = torch.empty(B, W, H, **wide) if keep else None
-    ends = torch.empty(B, H, **wide) if fields.local else None
-    exchange, edge = torch.empty(B, 4, lanes, **wide), torch.empty(B, 4, W, **wide)
+    directions = None if tangent is None else _rotated(tangent, fields, True)
+    value, totals = scores[0].new_empty(B), torch.empty(2, B, **wide)
+    kept = slopes = matches = ends = None
+    if keep and best:
+        kept = torch.empty(1, B, W, H, dtype=torch.int32, device=value.device)
+    elif keep:
+        kept = scores[0].new_empty(4 if local else 3, B, W, H)
+        slopes = torch.empty_like(kept) if tangents else None
+    if local:
+        ends = torch.empty(2, B, H, **wide)
+        matches = torch.empty(2 if tangents else 1, B, W, H, **wide) if keep else None
     arguments = (
-        *_padded(rotated), None, None, None, fields.rows, fields.columns, value, total, None,
-        places, None, None, None, None, ends, exchange, edge, B, H, W,
+        *_padded(rotated), *_padded(directions), fields.rows, fields.columns, value, *totals, kept, slopes,
+        *_pair(matches), ends, *_exchange(B, H, W, 4, value.device),
     )  # fmt: skip
-    constants = len(scores) == 1, fields.local, best, False, keep, False, lanes < H, lanes
-    launch(forward, (B,), arguments, constants, warps)
-    return _Walked(rotated, value, total, places, ends)
+    _walk(forward, B, H, W, arguments, (cells, local, best, tangents, keep))
+    return _Walked(value, totals, kept, slopes, matches, ends)
 
 
 def _expected(
@@ -114,30 +155,12 @@ def _expected(
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """The value (B,), and probabilities of the parts or their tangents."""
     B, H, W = _size(scores[0], len(scores))
-    lanes, warps = _lanes(H)
     cells, local, tangents = len(scores) == 1, fields.local, tangent is not None
-    wide = {"dtype": torch.float64, "device": scores[0].device}
-    rotated = _rotated(scores, fields, False)
-    directions = None if tangent is None else _rotated(tangent, fields, True)
-    value, totals = scores[0].new_empty(B), torch.empty(2, B, **wide)
-    shares = scores[0].new_empty(4 if local else 3, B, W, H)
-    slopes = torch.empty_like(shares) if tangents else None
-    matches = torch.empty(2, B, W, H, **wide) if local else (None, None)
-    ends = torch.empty(B, H, **wide) if local else None
-    exchange, edge = torch.empty(B, 8, lanes, **wide), torch.empty(B, 4, W, **wide)
-    arguments = (
-        *_padded(rotated), *_padded(directions), fields.rows, fields.columns, value, totals[0], totals[1],
-        None, shares, slopes, matches[0], matches[1], ends, exchange, edge, B, H, W,
-    )  # fmt: skip
-    constants = cells, local, False, tangents, False, True, lanes < H, lanes
-    launch(forward, (B,), arguments, constants, warps)
-    exchange, edge = (t.view(scores[0].dtype) for t in (exchange, edge))
-    arguments = (
-        shares, slopes, matches[0], matches[1], totals[0], totals[1], fields.rows, fields.columns,
-        exchange, edge, B, H, W,
-    )  # fmt: skip
-    launch(backward, (B,), arguments, (cells, local, tangents, lanes < H, lanes), warps)
-    planes = shares if slopes is None else slopes
+    value, totals, shares, slopes, matches, _ = _walked(scores, tangent, fields, False, True)
+    exchange, edge = (t.view(value.dtype) for t in _exchange(B, H, W, 10, value.device))
+    arguments = shares, slopes, *_pair(matches), *totals, fields.rows, fields.columns, exchange, edge
+    _walk(backward, B, H, W, arguments, (cells, local, tangents))
+    planes: Any = shares if slopes is None else slopes
     outs = tuple(torch.empty_like(x) for x in scores)
     for out, plane, move in zip(outs, planes, MOVES, strict=False):
         arguments = plane, fields.rows, fields.columns, value, out, *out.shape[1:], H, W, fields.band
@@ -158,25 +181,27 @@ def _traced(scores: tuple[Tensor, ...], fields: _Fields, walked: _Walked, noise:
     starts = None
     if fields.local:
         starts = torch.empty(B * S, 3, dtype=torch.int64, device=scores[0].device)
-        known = walked.scores[0], walked.places, walked.ends, fields.rows, fields.columns, walked.total
+        known = *_pair(walked.matches)[:1], walked.ends, fields.rows, fields.columns, walked.totals
         if noise is None:
             launch(best_end, (B,), (*known, starts, H, W), (block,))
         else:
             launch(draw_end, (B * S,), (*known, noise, starts, S, K, H, W, fields.band), (block,))
     # one warp each, until there are more than multiprocessors
     lanes = 32 if B * S <= 4096 else 256
-    arguments = (
-        *_padded(walked.scores), walked.places, fields.rows, fields.columns, walked.value, starts, noise,
-        *_padded(outs), B * S, S, K, *scores[0].shape[1:], H, W, fields.band,
-    )  # fmt: skip
-    constants = len(scores) == 1, fields.local, noise is None, lanes
-    launch(trace, (-(-B * S // lanes),), arguments, constants, lanes // 32)
+    known = walked.kept, fields.rows, fields.columns, walked.value, starts
+    sizes = *scores[0].shape[1:], H, W
+    constants = len(scores) == 1, fields.local, lanes
+    if noise is None:
+        kernel, arguments = follow, (*known, *_padded(outs), B, *sizes)
+    else:
+        kernel, arguments = draw, (*known, noise, *_padded(outs), B * S, S, K, B * H * W, *sizes, fields.band)
+    launch(kernel, (-(-B * S // lanes),), arguments, constants, lanes // 32)
     return outs if noise is None else tuple(out.unflatten(0, (B, S)) for out in outs)
 
 
 def log_partition(*scores: Tensor, **fields: Any) -> Tensor:
     """log Σ exp⟨θ, y⟩: (B,)."""
-    return _valued(scores, _Fields(**fields), False, False).value
+    return _walked(scores, None, _Fields(**fields), False, False).value
 
 
 def log_partition_and_marginals(*scores: Tensor, **fields: Any) -> tuple[Tensor, ...]:
@@ -193,9 +218,9 @@ def marginals_jvp(*scores_and_tangent: Tensor, **fields: Any) -> tuple[Tensor, .
 
 def argmax(*scores: Tensor, **fields: Any) -> tuple[Tensor, ...]:
     """The parts of one best path."""
-    return _traced(scores, _Fields(**fields), _valued(scores, _Fields(**fields), True, True), None)
+    return _traced(scores, _Fields(**fields), _walked(scores, None, _Fields(**fields), True, True), None)
 
 
 def sample(*scores: Tensor, noise: Tensor, **fields: Any) -> tuple[Tensor, ...]:
     """Draws by the rule of the recursion: (B, S, …), for noise (B, S, K)."""
-    return _traced(scores, _Fields(**fields), _valued(scores, _Fields(**fields), False, True), noise)
+    return _traced(scores, _Fields(**fields), _walked(scores, None, _Fields(**fields), False, True), noise)

@@ -3,135 +3,146 @@
 import triton
 import triton.language as tl
 
-from structmax.numerics.kernel_triton.logarithms import WIDE, greater, plus
-
-
-@triton.jit
-def _at(p_x, o_b, o_i, o_j, m_wanted, H, W):
-    """What rotated anti-diagonals have at (i, j), as float64."""
-    o_place = (o_b * W + (o_i + o_j) % W) * H + o_i
-    return tl.load(p_x + o_place, mask=m_wanted, other=float("-inf")).to(WIDE)
-
-
-@triton.jit
-def _or_start(b_before, BEST: tl.constexpr, NARROW: tl.constexpr):
-    """log(1 + w), what a local path has before a match; or the best."""
-    b_zero = tl.zeros_like(b_before)
-    if BEST:
-        return greater(b_before, b_zero)
-    else:
-        b_sum, _, _ = plus(b_zero, b_before, b_zero, b_zero, NARROW)
-        return b_sum
-
-
-@triton.jit
-def _first_best(a, b, c):
-    return tl.where((a >= b) & (a >= c), 0, tl.where(b >= c, 1, 2))
+from structmax.numerics.kernel_triton.logarithms import WIDE
+from structmax.structures.monotone_alignment.kernel_triton.forward import MOVES
 
 
 @triton.jit
 def _drawn(uniform, a, b, c):
-    """Which of three weights, given by their logarithms, first brings the sum above its share; never one that is 0."""
-    top = tl.maximum(tl.maximum(a, b), c)
-    top = tl.where(top == float("-inf"), 0.0, top)
-    a, b, c = tl.exp(a - top), tl.exp(b - top), tl.exp(c - top)
+    """Which of three weights first brings the sum above its share; never one that is 0."""
     x = uniform * (a + b + c)
     return tl.where(a > x, 0, tl.where(a + b > x, 1, tl.where(c > 0, 2, tl.where(b > 0, 1, 0))))
 
 
-@triton.jit(do_not_specialize=["paths"])
-def trace(
-    p_first, p_second, p_third, p_places, p_rows, p_columns, p_value, p_starts, p_noise, p_out_1, p_out_2, p_out_3,
-    paths, draws, numbers, N, M, H, W, band,
-    CELLS: tl.constexpr, LOCAL: tl.constexpr, BEST: tl.constexpr, LANES: tl.constexpr,
+@triton.jit
+def _start(
+    p_rows, p_columns, p_value, p_starts, paths, draws, H, W, CELLS: tl.constexpr, LOCAL: tl.constexpr,
+    LANES: tl.constexpr,
 ):  # fmt: skip
-    """Writes 1 for the parts of every path; `draws` paths for an instance, with `numbers` random numbers each."""
+    """The paths, their first places in their instances, where they end, numbers used so far, and which there are."""
     o_path = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     m_path = o_path < paths
     o_b = o_path // draws
-    n, m = tl.load(p_rows + o_b, mask=m_path, other=0), tl.load(p_columns + o_b, mask=m_path, other=0)
     # not where there is no path, nor NaN
     m_going = m_path & (tl.load(p_value + o_b, mask=m_path, other=float("nan")) > float("-inf"))
     o_used = tl.zeros((LANES,), tl.int64)
-    if CELLS:
-        o_i, o_j = n - 1, m - 1
-        m_going = m_going & (o_i >= 0) & (o_j >= 0)
-        p_out_1 += o_path * N * M
-    else:
-        o_i, o_j = n, m
-        p_out_1 += o_path * N * M
-        p_out_2 += o_path * N * (M + 1)
-        p_out_3 += o_path * (N + 1) * M
     if LOCAL:
-        o_i = tl.load(p_starts + 3 * o_path, mask=m_path, other=-1)
-        o_j = tl.load(p_starts + 3 * o_path + 1, mask=m_path, other=-1)
+        o_i = tl.load(p_starts + 3 * o_path, mask=m_path, other=-1).to(tl.int32)
+        o_j = tl.load(p_starts + 3 * o_path + 1, mask=m_path, other=-1).to(tl.int32)
         o_used = tl.load(p_starts + 3 * o_path + 2, mask=m_path, other=0)
         m_going = m_going & (o_i > 0)
-    # local paths come to no place of the first row or column
-    edge = 1 if LOCAL else 0
-    for step in tl.range(0, tl.max(n + m, 0).to(tl.int32), num_stages=1):
+    else:
+        o_i = tl.load(p_rows + o_b, mask=m_path, other=0).to(tl.int32)
+        o_j = tl.load(p_columns + o_b, mask=m_path, other=0).to(tl.int32)
         if CELLS:
-            tl.store(p_out_1 + o_i * M + o_j, tl.full((LANES,), 1.0, p_out_1.dtype.element_ty), mask=m_going)
-        if not LOCAL:
-            m_going = m_going & ((o_i > 0) | (o_j > 0))
-        m_diagonal, m_above, m_left = m_going & (o_i > 0) & (o_j > 0), m_going & (o_i > edge), m_going & (o_j > edge)
-        b_diagonal = _at(p_places, o_b, o_i - 1, o_j - 1, m_diagonal, H, W)
-        b_above = _at(p_places, o_b, o_i - 1, o_j, m_above, H, W)
-        b_left = _at(p_places, o_b, o_i, o_j - 1, m_left, H, W)
-        b_before = b_diagonal
-        if not CELLS:
-            if LOCAL:
-                b_diagonal = _or_start(b_diagonal, BEST, WIDE)
-            b_diagonal += _at(p_first, o_b, o_i - 1, o_j - 1, m_diagonal, H, W)
-            b_above += _at(p_second, o_b, o_i - 1, o_j, m_above, H, W)
-            b_left += _at(p_third, o_b, o_i, o_j - 1, m_left, H, W)
-        if BEST:
-            o_move = _first_best(b_diagonal, b_above, b_left)
-            if LOCAL:
-                o_move = tl.where(step == 0, 0, o_move)
-        else:
-            # a number is drawn where the shape alone leaves a choice; the first move of a local path is a match
-            fewest = tl.where(step < edge, 3, 1)
-            m_above = m_above & (tl.abs(o_i - 1 - o_j) <= band)
-            m_left = m_left & (tl.abs(o_i - o_j + 1) <= band)
-            m_choice = m_diagonal.to(tl.int32) + m_above.to(tl.int32) + m_left.to(tl.int32) > fewest
-            uniform = tl.load(p_noise + o_path * numbers + o_used, mask=m_choice, other=0.0).to(WIDE)
-            o_only = tl.where(m_diagonal, 0, tl.where(m_above, 1, 2))
-            o_move = tl.where(m_choice, _drawn(uniform, b_diagonal, b_above, b_left), o_only)
-            o_used += m_choice.to(tl.int64)
-        if not CELLS:
-            b_one = tl.full((LANES,), 1.0, p_out_1.dtype.element_ty)
-            tl.store(p_out_1 + (o_i - 1) * M + o_j - 1, b_one, mask=m_going & (o_move == 0))
-            tl.store(p_out_2 + (o_i - 1) * (M + 1) + o_j, b_one, mask=m_going & (o_move == 1))
-            tl.store(p_out_3 + o_i * M + o_j - 1, b_one, mask=m_going & (o_move == 2))
-        if LOCAL:
-            m_match = m_going & (o_move == 0)
-            m_inner = m_match & (o_i > 1) & (o_j > 1)
-            if BEST:
-                m_onward = m_inner & (b_before > 0)
-            else:
-                uniform = tl.load(p_noise + o_path * numbers + o_used, mask=m_inner, other=0.0).to(WIDE)
-                b_none = tl.full((LANES,), float("-inf"), WIDE)
-                m_onward = m_inner & (_drawn(uniform, tl.zeros((LANES,), WIDE), b_before, b_none) == 1)
-                o_used += m_inner.to(tl.int64)
-            m_going = m_going & ((o_move != 0) | m_onward)
-        o_i, o_j = tl.where(o_move == 2, o_i, o_i - 1), tl.where(o_move == 1, o_j, o_j - 1)
+            o_i, o_j = o_i - 1, o_j - 1
+            m_going = m_going & (o_i >= 0) & (o_j >= 0)
+    # the most steps that are left
+    o_steps = tl.where(m_going, o_i + o_j, 0)
+    return o_path, o_b * H * W, o_i, o_j, o_used, m_going, tl.max(o_steps, 0)
 
 
 @triton.jit
-def _match(p_first, p_places, i_b, i, o_j, m_wanted, H, W, BEST: tl.constexpr, NARROW: tl.constexpr):
-    """log w of the local paths that end at (i, j) by a match."""
-    o_place = (i_b * W + (i - 1 + o_j - 1) % W) * H + i - 1
-    b_before = tl.load(p_places + o_place, mask=m_wanted, other=float("-inf"))
-    return _or_start(b_before, BEST, NARROW) + tl.load(p_first + o_place, mask=m_wanted, other=float("-inf")).to(WIDE)
+def _mark(p_out_1, p_out_2, p_out_3, o_path, o_i, o_j, o_move, m_going, N, M, CELLS: tl.constexpr):
+    """1 for the move to (i, j), or for the cell."""
+    if CELLS:
+        tl.store(p_out_1 + o_path * N * M + (o_i * M + o_j), 1.0, mask=m_going)
+    else:
+        m_1, m_2, m_3 = m_going & (o_move == 0), m_going & (o_move == 1), m_going & (o_move == 2)
+        tl.store(p_out_1 + o_path * N * M + ((o_i - 1) * M + o_j - 1), 1.0, mask=m_1)
+        tl.store(p_out_2 + o_path * N * (M + 1) + ((o_i - 1) * (M + 1) + o_j), 1.0, mask=m_2)
+        tl.store(p_out_3 + o_path * (N + 1) * M + (o_i * M + o_j - 1), 1.0, mask=m_3)
+
+
+@triton.jit
+def _back(o_i, o_j, o_move):
+    return tl.where(o_move == 2, o_i, o_i - 1), tl.where(o_move == 1, o_j, o_j - 1)
+
+
+@triton.jit(do_not_specialize=["paths"])
+def follow(
+    p_moves, p_rows, p_columns, p_value, p_starts, p_out_1, p_out_2, p_out_3, paths, N, M, H, W,
+    CELLS: tl.constexpr, LOCAL: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """Writes 1 for the parts of every best path: a few moves are read at once, from where the last of them is."""
+    o_path, o_origin, o_i, o_j, _used, m_going, steps = _start(
+        p_rows, p_columns, p_value, p_starts, paths, 1, H, W, CELLS, LOCAL, LANES
+    )
+    p_moves += o_origin
+    if LOCAL:
+        # the last move is a match
+        o_moves = tl.load(p_moves + ((o_i + o_j) % W * H + o_i), mask=m_going, other=0)
+        _mark(p_out_1, p_out_2, p_out_3, o_path, o_i, o_j, tl.zeros_like(o_i), m_going, N, M, CELLS)
+        m_going = m_going & ((o_moves >> (2 * MOVES)) == 1)
+        o_i, o_j = o_i - 1, o_j - 1
+    # one more than moves, for the cell that none leads to
+    for _step in tl.range(0, steps + 1, MOVES, num_stages=1):
+        o_moves = tl.load(p_moves + ((o_i + o_j) % W * H + o_i), mask=m_going, other=0)
+        for _k in tl.static_range(MOVES):
+            o_move = o_moves & 3
+            _mark(p_out_1, p_out_2, p_out_3, o_path, o_i, o_j, o_move, m_going, N, M, CELLS)
+            m_going = m_going & (o_move < 3)
+            o_i, o_j = _back(o_i, o_j, o_move)
+            o_moves = o_moves >> 2
+
+
+@triton.jit(do_not_specialize=["paths"])
+def draw(
+    p_shares, p_rows, p_columns, p_value, p_starts, p_noise, p_out_1, p_out_2, p_out_3,
+    paths, draws, numbers, plane, N, M, H, W, band,
+    CELLS: tl.constexpr, LOCAL: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """Writes 1 for the parts of every path; `draws` paths for an instance, with `numbers` random numbers each."""
+    o_path, o_origin, o_i, o_j, o_used, m_going, steps = _start(
+        p_rows, p_columns, p_value, p_starts, paths, draws, H, W, CELLS, LOCAL, LANES
+    )
+    p_shares += o_origin
+    p_noise += o_path * numbers
+    # the row of this anti-diagonal
+    slot = tl.where(m_going, (o_i + o_j) % W, 0)
+    # local paths come to no place of the first row or column
+    edge = 1 if LOCAL else 0
+    for step in tl.range(0, steps + 1, num_stages=1):
+        p_share = p_shares + (slot * H + o_i)
+        b_1 = tl.load(p_share, mask=m_going, other=0.0)
+        b_2 = tl.load(p_share + plane, mask=m_going, other=0.0)
+        b_3 = tl.load(p_share + 2 * plane, mask=m_going, other=0.0)
+        uniform = tl.load(p_noise + o_used, mask=m_going & (o_used < numbers), other=0.0).to(b_1.dtype)
+        if LOCAL:
+            b_4 = tl.load(p_share + 3 * plane, mask=m_going, other=0.0)
+        # a number is drawn where the shape alone leaves a choice; the first move of a local path is a match
+        m_1 = (o_i > 0) & (o_j > 0)
+        m_2 = (o_i > edge) & (tl.abs(o_i - 1 - o_j) <= band)
+        m_3 = (o_j > edge) & (tl.abs(o_i - o_j + 1) <= band)
+        m_choice = m_1.to(tl.int32) + m_2.to(tl.int32) + m_3.to(tl.int32) > tl.where(step < edge, 3, 1)
+        m_choice = m_choice & m_going
+        o_only = tl.where(m_1, 0, tl.where(m_2, 1, 2))
+        o_move = tl.where(m_choice, _drawn(uniform, b_1, b_2, b_3), o_only)
+        o_used += m_choice.to(tl.int64)
+        if CELLS:
+            _mark(p_out_1, p_out_2, p_out_3, o_path, o_i, o_j, o_move, m_going, N, M, CELLS)
+            m_going = m_going & (o_i + o_j > 0)
+        else:
+            if not LOCAL:
+                m_going = m_going & (o_i + o_j > 0)
+            _mark(p_out_1, p_out_2, p_out_3, o_path, o_i, o_j, o_move, m_going, N, M, CELLS)
+        if LOCAL:
+            m_match = m_going & (o_move == 0)
+            m_inner = m_match & (o_i > 1) & (o_j > 1)
+            uniform = tl.load(p_noise + o_used, mask=m_inner, other=0.0).to(b_1.dtype)
+            m_onward = m_inner & (_drawn(uniform, 1 - b_4, b_4, tl.zeros_like(b_4)) == 1)
+            o_used += m_inner.to(tl.int64)
+            m_going = m_going & ((o_move != 0) | m_onward)
+        slot -= tl.where(o_move == 0, 2, 1)
+        slot = tl.where(slot < 0, slot + W, slot)
+        o_i, o_j = _back(o_i, o_j, o_move)
 
 
 @triton.jit
 def best_end(
-    p_first, p_places, p_ends, p_rows, p_columns, p_total, p_starts, H, W, BLOCK: tl.constexpr
+    p_matches, p_ends, p_rows, p_columns, p_total, p_starts, H, W, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Where the best local path ends, in the first row and column of equals; row −1 if it is empty."""
-    NARROW: tl.constexpr = p_first.dtype.element_ty
     i_b = tl.program_id(0).to(tl.int64)
     n, m = tl.load(p_rows + i_b).to(tl.int32), tl.load(p_columns + i_b).to(tl.int32)
     total = tl.load(p_total + i_b)
@@ -144,7 +155,8 @@ def best_end(
     j = m + 1
     for start in range(1, tl.where(i > 0, m + 1, 0), BLOCK):
         o_j = start + tl.arange(0, BLOCK)
-        b_match = _match(p_first, p_places, i_b, i, o_j, o_j <= m, H, W, True, NARROW)
+        p_match = p_matches + i_b * H * W + ((i + o_j) % W * H + i)
+        b_match = tl.load(p_match, mask=o_j <= m, other=float("-inf"))
         j = tl.minimum(j, tl.min(tl.where(b_match == total, o_j, m + 1), 0))
     tl.store(p_starts + 3 * i_b, i.to(tl.int64))
     tl.store(p_starts + 3 * i_b + 1, j.to(tl.int64))
@@ -153,14 +165,13 @@ def best_end(
 
 @triton.jit
 def draw_end(
-    p_first, p_places, p_ends, p_rows, p_columns, p_total, p_noise, p_starts, draws, numbers, H, W, band,
+    p_matches, p_ends, p_rows, p_columns, p_total, p_noise, p_starts, draws, numbers, H, W, band,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Where a drawn local path ends: sought up the rows, then along the columns, with a number for each.
 
     Every trial is independent of those before it, and the first that succeeds counts: all are made at once.
     """
-    NARROW: tl.constexpr = p_first.dtype.element_ty
     i_path = tl.program_id(0).to(tl.int64)
     i_b = i_path // draws
     n, m = tl.load(p_rows + i_b).to(tl.int32), tl.load(p_columns + i_b).to(tl.int32)
@@ -187,7 +198,8 @@ def draw_end(
     for start in range(first, tl.where(i > 0, stop + 1, 0), BLOCK):
         o_j = start + tl.arange(0, BLOCK)
         m_column = o_j <= stop
-        b_share = tl.exp(_match(p_first, p_places, i_b, i, o_j, m_column, H, W, False, NARROW) - in_row)
+        p_match = p_matches + i_b * H * W + ((i + o_j) % W * H + i)
+        b_share = tl.exp(tl.load(p_match, mask=m_column, other=float("-inf")) - in_row)
         b_before = reached + tl.cumsum(b_share, 0) - b_share
         uniform = tl.load(p_noise + used + (stop - o_j), mask=m_column & (o_j > first), other=0.0).to(WIDE)
         m_found = m_column & (b_share > 0) & (b_before <= uniform * (b_before + b_share))
