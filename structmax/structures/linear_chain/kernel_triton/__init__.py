@@ -116,7 +116,7 @@ def _walk(
     directions = 1 + both
     constants, warps = sizes.walk()
     arguments = unary, pairwise, lengths, *chart, sizes.N, sizes.C, 1
-    flags = sizes.shared, best, True, both, sizes.double
+    flags = sizes.shared, best, both, sizes.double
     launch(walk, (sizes.B, directions), arguments, (*flags, *constants), warps)
     return chart
 
@@ -133,7 +133,7 @@ def _log_partition(unary: Tensor, pairwise: Tensor, lengths: Tensor, sizes: _Siz
     value = torch.empty(sizes.B, dtype=sizes.wide, device=unary.device)
     constants, warps = sizes.walk()
     arguments = unary, pairwise, lengths, value, None, None, None, None, sizes.N, sizes.C, 1
-    launch(walk, (sizes.B,), arguments, (sizes.shared, False, False, False, sizes.double, *constants), warps)
+    launch(walk, (sizes.B,), arguments, (sizes.shared, False, False, sizes.double, *constants), warps)
     return value
 
 

@@ -1,6 +1,6 @@
 """The walks over positions, in the log domain: a = log α forwards and b = log β backwards, or the best way to a label.
 
-A program has one instance and one direction: neither needs the other. The logarithms of a position stay in registers,
+A program has one instance, or a segment of one, and one direction: neither needs the other. The logarithms of a position stay in registers,
 shifted such that the largest is at least 0 and at most log C, and matrices are loaded some positions ahead. A matrix of
 more labels than a tile has comes in strips; then each position's logarithms go through memory.
 
@@ -12,7 +12,12 @@ import triton.language as tl
 
 from structmax.numerics.kernel_triton.logs import broken, floored, log_sum, positive
 from structmax.numerics.kernel_triton.transitions import load_matrix, load_row, store_row
-from structmax.structures.linear_chain.kernel_triton.scaled import scaled_backwards, scaled_forwards
+from structmax.structures.linear_chain.kernel_triton.scaled import (
+    scaled_backwards,
+    scaled_forwards,
+    start,
+    start_back,
+)
 
 
 @triton.jit
@@ -45,34 +50,23 @@ def _shifted(p_row, o_label, shift, C: tl.constexpr, WORK: tl.constexpr):
 
 @triton.jit
 def _forwards(
-    p_unary, p_pairwise, p_value, p_alpha, p_reach, p_share, o_row, length,
-    SHARED: tl.constexpr, BEST: tl.constexpr, CHART: tl.constexpr, WORK: tl.constexpr,
+    p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last,
+    SHARED: tl.constexpr, BEST: tl.constexpr, WORK: tl.constexpr,
     C: tl.constexpr, SPAN: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Walks from the first position to the last.
+    """Walks from position `first`, with the logarithms at `p_start`, to position `last`.
 
-    Fills `alpha`, a; `reach`, the best way to a label before its own score, 0 if there is none; and `share`, one over
-    the sum of all ways next to it: shares sum to 1 even where logarithms have no digits left for their number.
+    Fills, after `first`, `alpha`, a; `reach`, the best way to a label before its own score, 0 if there is none; and
+    `share`, one over the sum of all ways next to it: shares sum to 1 even where logarithms have no digits left for
+    their number. Returns a of the last position, and by how much it was shifted.
     """
-    SHARES: tl.constexpr = p_reach is not None
-    if CHART:
-        p_alpha += o_row
-        if SHARES:
-            p_reach += o_row
-            p_share += o_row
     STEP: tl.constexpr = 0 if SHARED else C * C
     o_label = tl.arange(0, SPAN)
-    m_label = o_label < tl.where(length > 0, C, 0)
-    b_a = tl.load(p_unary + o_label, mask=m_label, other=float("-inf")).to(WORK)
-    peak = tl.max(b_a, 0)
-    b_a = b_a - floored(peak)
-    value = peak.to(tl.float64)
-    if CHART:
-        tl.store(p_alpha + o_label, b_a, mask=m_label)
+    b_a, value = start(p_start, o_label, C, WORK)
     if TILE == SPAN:
         if SHARED:
             b_w = load_matrix(p_pairwise, o_label, o_label, C, WORK)
-        for t in tl.range(1, length, num_stages=STAGES):
+        for t in tl.range(first + 1, last + 1, num_stages=STAGES):
             b_u = load_row(p_unary + t * C, o_label, C, WORK)
             if not SHARED:
                 b_w = load_matrix(p_pairwise + (t - 1) * STEP, o_label, o_label, C, WORK)
@@ -82,52 +76,45 @@ def _forwards(
             peak = tl.max(b_top, 0)
             value += peak.to(tl.float64)
             b_a = (b_top - floored(peak)) + b_log
-            if CHART:
+            if p_alpha is not None:
                 store_row(p_alpha + t * C, o_label, b_a, C)
-                if SHARES:
-                    store_row(p_reach + t * C, o_label, b_base, C)
-                    store_row(p_share + t * C, o_label, 1 / b_total, C)
+            if p_reach is not None:
+                store_row(p_reach + t * C, o_label, b_base, C)
+                store_row(p_share + t * C, o_label, 1 / b_total, C)
     else:
-        for t in tl.range(1, length):
+        for t in tl.range(first + 1, last + 1):
             peak = tl.full((), float("-inf"), WORK)
-            for first in tl.range(0, C, TILE, num_stages=STAGES):
-                o_to = first + tl.arange(0, TILE)
+            for left in tl.range(0, C, TILE, num_stages=STAGES):
+                o_to = left + tl.arange(0, TILE)
                 b_u = load_row(p_unary + t * C, o_to, C, WORK)
                 b_w = load_matrix(p_pairwise + (t - 1) * STEP, o_label, o_to, C, WORK)
                 b_peak, b_base, b_total, b_log = _gather(b_a[:, None] + b_w, 0, BEST)
                 b_top = b_peak + b_u
                 peak = tl.maximum(peak, tl.max(b_top, 0))
                 store_row(p_alpha + t * C, o_to, b_top + b_log, C)
-                if SHARES:
+                if p_reach is not None:
                     store_row(p_reach + t * C, o_to, b_base, C)
                     store_row(p_share + t * C, o_to, 1 / b_total, C)
             value += peak.to(tl.float64)
             b_a = _shifted(p_alpha + t * C, o_label, floored(peak), C, WORK)
-    if BEST:
-        value += tl.max(b_a, 0).to(tl.float64)
-        value = tl.where(broken(b_a, 0) > 0, float("nan"), value)
-    else:
-        value += log_sum(b_a).to(tl.float64)
-    # as a number of the scores' dtype; the empty sequence scores 0
-    tl.store(p_value, tl.where(length > 0, value, 0.0).to(WORK))
+    return b_a, value
 
 
 @triton.jit
 def _backwards(
-    p_unary, p_pairwise, p_beta, length,
+    p_unary, p_pairwise, p_start, p_beta, first, last,
     SHARED: tl.constexpr, WORK: tl.constexpr,
     C: tl.constexpr, SPAN: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Walks from the last position to the first, and fills `beta`, b."""
+    """Walks from position `last`, with the logarithms at `p_start` or zeros, to `first`; fills `beta`, b, before it."""
     STEP: tl.constexpr = 0 if SHARED else C * C
     o_label = tl.arange(0, SPAN)
-    b_b = tl.zeros((SPAN,), WORK)
-    tl.store(p_beta + (length - 1) * C + o_label, b_b, mask=o_label < tl.where(length > 0, C, 0))
+    b_b = start_back(p_start, o_label, C, SPAN, WORK)
     if TILE == SPAN:
         if SHARED:
             b_w = load_matrix(p_pairwise, o_label, o_label, C, WORK)
-        for back in tl.range(1, length, num_stages=STAGES):
-            t = length - back
+        for back in tl.range(0, last - first, num_stages=STAGES):
+            t = last - back
             b_u = load_row(p_unary + t * C, o_label, C, WORK)
             if not SHARED:
                 b_w = load_matrix(p_pairwise + (t - 1) * STEP, o_label, o_label, C, WORK)
@@ -135,12 +122,12 @@ def _backwards(
             b_b = (b_peak - floored(tl.max(b_peak, 0))) + b_log
             store_row(p_beta + (t - 1) * C, o_label, b_b, C)
     else:
-        for back in tl.range(1, length):
-            t = length - back
+        for back in tl.range(0, last - first):
+            t = last - back
             b_in = load_row(p_unary + t * C, o_label, C, WORK) + b_b
             peak = tl.full((), float("-inf"), WORK)
-            for first in tl.range(0, C, TILE, num_stages=STAGES):
-                o_from = first + tl.arange(0, TILE)
+            for left in tl.range(0, C, TILE, num_stages=STAGES):
+                o_from = left + tl.arange(0, TILE)
                 b_w = load_matrix(p_pairwise + (t - 1) * STEP, o_from, o_label, C, WORK)
                 b_peak, _, _, b_log = _gather(b_w + b_in[None, :], 1, False)
                 peak = tl.maximum(peak, tl.max(b_peak, 0))
@@ -148,10 +135,50 @@ def _backwards(
             b_b = _shifted(p_beta + (t - 1) * C, o_label, floored(peak), C, WORK)
 
 
+@triton.jit
+def _walk_forwards(
+    p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last, across, along,
+    SHARED: tl.constexpr, BEST: tl.constexpr, WORK: tl.constexpr,
+    C: tl.constexpr, SPAN: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """`_forwards`, by products where one matrix fits into a tile and they are exact."""
+    if SHARED and TILE == SPAN and not BEST:
+        b_a, value, is_exact = scaled_forwards(
+            p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last, across, along, WORK, C, SPAN, STAGES
+        )
+        if not is_exact:
+            b_a, value = _forwards(
+                p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last,
+                SHARED, BEST, WORK, C, SPAN, TILE, STAGES,
+            )  # fmt: skip
+    else:
+        b_a, value = _forwards(
+            p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last,
+            SHARED, BEST, WORK, C, SPAN, TILE, STAGES,
+        )  # fmt: skip
+    return b_a, value
+
+
+@triton.jit
+def _walk_backwards(
+    p_unary, p_pairwise, p_start, p_beta, first, last, across, along,
+    SHARED: tl.constexpr, WORK: tl.constexpr,
+    C: tl.constexpr, SPAN: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """`_backwards`, likewise."""
+    is_exact = last < 0
+    if SHARED and TILE == SPAN:
+        is_exact = scaled_backwards(
+            p_unary, p_pairwise, p_start, p_beta, first, last, across, along, WORK, C, SPAN, STAGES
+        )
+    if not is_exact:
+        _backwards(p_unary, p_pairwise, p_start, p_beta, first, last, SHARED, WORK, C, SPAN, TILE, STAGES)
+
+
 @triton.jit(do_not_specialize=["N", "across", "along"])
 def walk(
     p_unary, p_pairwise, p_lengths, p_value, p_alpha, p_reach, p_share, p_beta, N, across, along,
-    SHARED: tl.constexpr, BEST: tl.constexpr, CHART: tl.constexpr, BOTH: tl.constexpr, DOUBLE: tl.constexpr,
+    SHARED: tl.constexpr, BEST: tl.constexpr, BOTH: tl.constexpr, DOUBLE: tl.constexpr,
     C: tl.constexpr, SPAN: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Grid (B,), or (B, 2) where it goes both ways. Rows behind the length stay as they are.
@@ -164,27 +191,32 @@ def walk(
     o_row = i_b * N * C
     p_unary += o_row
     p_pairwise += i_b * C * C if SHARED else i_b * (N - 1) * C * C
-    # One matrix in one tile: most instances need no logarithms of it.
-    SCALED: tl.constexpr = SHARED and TILE == SPAN
+    o_label = tl.arange(0, SPAN)
     if tl.program_id(1) == 0:
-        if SCALED and not BEST:
-            is_exact = scaled_forwards(
-                p_unary, p_pairwise, p_value + i_b, p_alpha, p_reach, p_share, o_row, length, across, along,
-                CHART, WORK, C, SPAN, STAGES,
+        value = tl.full((), 0.0, tl.float64)
+        # the empty sequence scores 0
+        if length > 0:
+            if p_alpha is not None:
+                p_alpha += o_row
+                store_row(p_alpha, o_label, start(p_unary, o_label, C, WORK)[0], C)
+            if p_reach is not None:
+                p_reach += o_row
+                p_share += o_row
+            b_a, value = _walk_forwards(
+                p_unary, p_pairwise, p_unary, p_alpha, p_reach, p_share, 0, length - 1, across, along,
+                SHARED, BEST, WORK, C, SPAN, TILE, STAGES,
             )  # fmt: skip
-        else:
-            is_exact = length < 0
-        if not is_exact:
-            _forwards(
-                p_unary, p_pairwise, p_value + i_b, p_alpha, p_reach, p_share, o_row, length,
-                SHARED, BEST, CHART, WORK, C, SPAN, TILE, STAGES,
-            )  # fmt: skip
+            if BEST:
+                value += tl.max(b_a, 0).to(tl.float64)
+                value = tl.where(broken(b_a, 0) > 0, float("nan"), value)
+            else:
+                value += log_sum(b_a).to(tl.float64)
+        tl.store(p_value + i_b, value.to(WORK))
     elif BOTH:
-        if SCALED:
-            is_exact = scaled_backwards(
-                p_unary, p_pairwise, p_beta + o_row, length, across, along, WORK, C, SPAN, STAGES
-            )
-        else:
-            is_exact = length < 0
-        if not is_exact:
-            _backwards(p_unary, p_pairwise, p_beta + o_row, length, SHARED, WORK, C, SPAN, TILE, STAGES)
+        if length > 0:
+            p_beta += o_row
+            store_row(p_beta + (length - 1) * C, o_label, tl.zeros((SPAN,), WORK), C)
+            _walk_backwards(
+                p_unary, p_pairwise, None, p_beta, 0, length - 1, across, along,
+                SHARED, WORK, C, SPAN, TILE, STAGES,
+            )  # fmt: skip

@@ -34,30 +34,36 @@ def _is_exact(b_least, WORK: tl.constexpr):
 
 
 @triton.jit
+def start(p_start, o_label, C: tl.constexpr, WORK: tl.constexpr):
+    """Logarithms to walk on from, with 0 for the largest, and by how much they were shifted."""
+    b_a = load_row(p_start, o_label, C, WORK)
+    peak = tl.max(b_a, 0)
+    return b_a - floored(peak), peak.to(tl.float64)
+
+
+@triton.jit
+def start_back(p_start, o_label, C: tl.constexpr, SPAN: tl.constexpr, WORK: tl.constexpr):
+    """Logarithms to walk back from, or zeros."""
+    if p_start is None:
+        b_b = tl.zeros((SPAN,), WORK)
+    else:
+        b_b = load_row(p_start, o_label, C, WORK)
+    return b_b
+
+
+@triton.jit
 def scaled_forwards(
-    p_unary, p_pairwise, p_value, p_alpha, p_reach, p_share, o_row, length, across, along,
-    CHART: tl.constexpr, WORK: tl.constexpr, C: tl.constexpr, SPAN: tl.constexpr, STAGES: tl.constexpr,
+    p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last, across, along,
+    WORK: tl.constexpr, C: tl.constexpr, SPAN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Fills what `_forwards` does, with `cap` for `reach`, and returns whether it is exact."""
-    SHARES: tl.constexpr = p_reach is not None
-    if CHART:
-        p_alpha += o_row
-        if SHARES:
-            p_reach += o_row
-            p_share += o_row
+    """Does what `_forwards` does, with `cap` for `reach`, and returns whether it is exact, too."""
     o_label = tl.arange(0, SPAN)
     b_weight, b_cap = _weights(p_pairwise, across, along, C, SPAN, WORK)
     b_reach = floored(b_cap)
     m_allowed = b_cap > float("-inf")
-    m_first = o_label < tl.where(length > 0, C, 0)
-    b_a = tl.load(p_unary + o_label, mask=m_first, other=float("-inf")).to(WORK)
-    peak = tl.max(b_a, 0)
-    b_a = b_a - floored(peak)
-    value = peak.to(tl.float64)
-    if CHART:
-        tl.store(p_alpha + o_label, b_a, mask=m_first)
+    b_a, value = start(p_start, o_label, C, WORK)
     b_least = tl.full((SPAN,), 1.0, WORK)
-    for t in tl.range(1, length, num_stages=STAGES):
+    for t in tl.range(first + 1, last + 1, num_stages=STAGES):
         b_u = load_row(p_unary + t * C, o_label, C, WORK)
         b_sum = tl.sum(tl.exp(b_a)[:, None] * b_weight, 0)
         b_least = tl.minimum(b_least, tl.where(m_allowed, b_sum, 1.0))
@@ -66,30 +72,27 @@ def scaled_forwards(
         peak = tl.max(b_new, 0)
         value += peak.to(tl.float64)
         b_a = b_new - floored(peak)
-        if CHART:
+        if p_alpha is not None:
             store_row(p_alpha + t * C, o_label, b_a, C)
-            if SHARES:
-                store_row(p_reach + t * C, o_label, b_reach, C)
-                store_row(p_share + t * C, o_label, 1 / b_total, C)
-    value += log_sum(b_a).to(tl.float64)
-    tl.store(p_value, tl.where(length > 0, value, 0.0).to(WORK))
-    return _is_exact(b_least, WORK)
+        if p_reach is not None:
+            store_row(p_reach + t * C, o_label, b_reach, C)
+            store_row(p_share + t * C, o_label, 1 / b_total, C)
+    return b_a, value, _is_exact(b_least, WORK)
 
 
 @triton.jit
 def scaled_backwards(
-    p_unary, p_pairwise, p_beta, length, across, along,
+    p_unary, p_pairwise, p_start, p_beta, first, last, across, along,
     WORK: tl.constexpr, C: tl.constexpr, SPAN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Fills what `_backwards` does, and returns whether it is exact."""
     o_label = tl.arange(0, SPAN)
     b_weight, b_cap = _weights(p_pairwise, along, across, C, SPAN, WORK)
     m_allowed = b_cap > float("-inf")
-    b_b = tl.zeros((SPAN,), WORK)
-    tl.store(p_beta + (length - 1) * C + o_label, b_b, mask=o_label < tl.where(length > 0, C, 0))
+    b_b = start_back(p_start, o_label, C, SPAN, WORK)
     b_least = tl.full((SPAN,), 1.0, WORK)
-    for back in tl.range(1, length, num_stages=STAGES):
-        t = length - back
+    for back in tl.range(0, last - first, num_stages=STAGES):
+        t = last - back
         b_in = load_row(p_unary + t * C, o_label, C, WORK) + b_b
         b_in = b_in - floored(tl.max(b_in, 0))
         b_sum = tl.sum(tl.exp(b_in)[:, None] * b_weight, 0)
