@@ -20,9 +20,9 @@ from structmax.structures.spanning_tree.reference_given import given
 
 # Most words and the root that a line in registers has lanes for.
 LARGEST = 1024
-# How many rows of a table a lane reads at once.
+# Most rows of a table that a lane reads at once, in linear numbers.
 ROWS = 16
-# Most numbers of a tile in registers, in logarithms, and without derivatives twice as many.
+# Most numbers of a tile in registers where exponentials have derivatives; others bear twice as many.
 TILE = 2048
 
 
@@ -73,7 +73,8 @@ def _solve(
     flags = bool(single_root), parts, along
     block = _block(size)
     # As many threads as lanes: they wait for each other only where a line is summed up.
-    launch(linear_sums, (B,), arguments, (*flags, ROWS, block), min(16, max(1, block // 32)))
+    rows = min(ROWS, 2 * TILE // block)
+    launch(linear_sums, (B,), arguments, (*flags, rows, block), min(16, max(1, block // 32)))
     rows = min(block, (TILE if along else 2 * TILE) // block)
     launch(log_sums, (B,), (*arguments, labels), (*flags, rows, block), max(1, rows * block // 256))
     return value, mu, d_mu

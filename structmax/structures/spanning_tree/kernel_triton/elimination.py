@@ -250,6 +250,7 @@ def log_sums(
             every, SINGLE_ROOT, ROWS, BLOCK,
         )  # fmt: skip
         n = tl.where(lost > float("-inf"), every, 0)
+        tl.debug_barrier()
         if ALONG:
             for start in range(0, n + 1, ROWS):
                 o_head = start + tl.arange(0, ROWS)[:, None]
@@ -258,7 +259,7 @@ def log_sums(
                 m_arc = load_log(p_near, o_arc, usable_arcs(o_head, o_node, n)) > float("-inf")
                 b_tangent = tl.load(p_tangent + o_first + o_arc, mask=m_arc, other=0.0)
                 tl.store(p_plan + tables + o_arc, b_tangent, mask=(o_head <= n) & (o_node <= n))
-        tl.debug_barrier()
+            tl.debug_barrier()
         found = eliminate(p_plan, p_pivot, size, tables, lines, n, SINGLE_ROOT, ALONG, ROWS, BLOCK)
         value = (lost + found).to(p_value.dtype.element_ty)
         tl.store(p_value + i_instance, value)
