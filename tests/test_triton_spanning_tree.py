@@ -49,9 +49,18 @@ def agree(arc, lengths, atol=1e-9, **fields):
     return value, mu, moved
 
 
+def cycles(arc, loss):
+    """Words 1 and 2 prefer each other so much that all trees lose this; above 500 they are left to logarithms."""
+    arc[:, 1, 2] += loss
+    arc[:, 2, 1] += loss
+    return arc
+
+
+@pytest.mark.parametrize("loss", [0.0, 600.0])
 @pytest.mark.parametrize("single_root", [True, False])
-def test_labels_lengths_and_masks(single_root):
+def test_labels_lengths_and_masks(single_root, loss):
     arc, lengths = arcs(3, 2)
+    cycles(arc, loss)
     value, mu, moved = agree(arc, lengths, single_root=single_root, directed=True)
     assert value.isfinite().tolist() == [True, True, True, False]
     # NaN at all arcs of its instance, and nowhere else
@@ -60,12 +69,38 @@ def test_labels_lengths_and_masks(single_root):
     assert (mu[2, 2:] == 0).all()
 
 
+@pytest.mark.parametrize("loss", [0.0, 600.0])
 @pytest.mark.parametrize("single_root", [True, False])
-def test_a_line_in_several_tiles(monkeypatch, single_root):
-    # two rows to a tile, four without derivatives
+def test_a_line_in_several_tiles(monkeypatch, single_root, loss):
+    # two rows to a tile, in logarithms four without derivatives
+    monkeypatch.setattr(kernel_triton, "ROWS", 2)
     monkeypatch.setattr(kernel_triton, "TILE", 32)
     arc, lengths = arcs(4)
-    agree(arc[1:2], lengths[1:2], single_root=single_root, directed=True)
+    agree(cycles(arc[1:2], loss), lengths[1:2], single_root=single_root, directed=True)
+
+
+@pytest.mark.parametrize("single_root", [True, False])
+def test_instances_of_all_kinds_in_a_batch(single_root):
+    """Those that linear numbers suffice for, those left to logarithms and those without trees or words."""
+    arc = torch.randn(5, 4, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    cycles(arc[1:2], 700.0)
+    cycles(arc[3:4], 3000.0)
+    arc[2, :, 1] = -math.inf
+    agree(arc, torch.tensor([3, 3, 3, 3, 0]), single_root=single_root, directed=True)
+
+
+def test_no_logarithms_where_numbers_suffice(monkeypatch):
+    """Scores of ±100, as a network may have them, and masks are no reason for the slower kernel."""
+    done = []
+    launch = kernel_triton.launch
+    monkeypatch.setattr(kernel_triton, "launch", lambda kernel, *rest: (done.append(rest[1]), launch(kernel, *rest)))
+    arc = 100 * (2 * torch.rand(3, 9, 9, generator=torch.Generator().manual_seed(4)) - 1).to(DEVICE)
+    arc[1, 2, 3:6] = -math.inf
+    arc[2, 1:, 4] = -1e30
+    fields = {"lengths": torch.tensor([8, 8, 8], device=DEVICE), "single_root": False, "directed": True}
+    kernel_triton.log_partition(arc, **fields)
+    left = done[0][7]
+    assert left.tolist() == [0, 0, 0]
 
 
 def test_edges():

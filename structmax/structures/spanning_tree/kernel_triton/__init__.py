@@ -1,8 +1,8 @@
 """Spanning trees on CUDA: one program for each instance. Derivations: ../README.md.
 
-Sums take two launches, three with marginals: scores are brought near, words are eliminated, and come back. A step of
-either reads the table of the words left once. All is computed in float64, whatever the scores are. Labels are summed
-before, or compared, by torch.
+Sums take two launches: in linear numbers, and in logarithms for the instances whose trees do not fit into them, if any.
+Words are eliminated, and come back; a step of either reads the tables of the words that count once, from the nearest
+cache. All is computed in float64, whatever the scores are. Labels are summed before, or compared, by torch.
 """
 
 import math
@@ -13,13 +13,16 @@ from torch import Tensor
 
 from structmax.numerics.arcs import as_arcs, from_arcs, usable
 from structmax.numerics.kernel_triton import launch
-from structmax.structures.spanning_tree.kernel_triton.elimination import eliminate, pull
-from structmax.structures.spanning_tree.kernel_triton.search import best_trees, bring_near
+from structmax.structures.spanning_tree.kernel_triton.elimination import log_sums
+from structmax.structures.spanning_tree.kernel_triton.linear import linear_sums
+from structmax.structures.spanning_tree.kernel_triton.search import best_trees
 from structmax.structures.spanning_tree.reference_given import given
 
 # Most words and the root that a line in registers has lanes for.
 LARGEST = 1024
-# Most numbers of a tile in registers, and without derivatives twice as many.
+# Most rows of a table that a lane reads at once, in linear numbers.
+ROWS = 16
+# Most numbers of a tile in registers where exponentials have derivatives; others bear twice as many.
 TILE = 2048
 
 
@@ -30,11 +33,9 @@ def refuses(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | N
     return None
 
 
-def _tile(size: int, along: bool) -> tuple[int, int, int]:
-    """ROWS, BLOCK and warps: a line has a lane for each node, a tile as many lines as registers bear."""
-    block = max(16, 1 << (size - 1).bit_length())
-    rows = min(block, (TILE if along else 2 * TILE) // block)
-    return rows, block, max(1, rows * block // 256)
+def _block(size: int) -> int:
+    """A line has a lane for each node."""
+    return max(16, 1 << (size - 1).bit_length())
 
 
 def _labels(arc: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -60,28 +61,22 @@ def _solve(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """log Z in the dtype of the scores, marginals of arcs if wanted, and their derivatives along a tangent, if any."""
     B, size = arc.shape[:2]
-    single_root, along = bool(single_root), tangent is not None
-    rows, block, warps = _tile(size, along)
+    along = tangent is not None
     number = {"dtype": torch.float64, "device": arc.device}
-    # The plan starts as the near scores, and its derivatives as the tangent.
-    plan, near = torch.empty(2 if along else 1, B, size, size, **number), torch.empty(B, size, size, **number)
-    lost, value = torch.empty(B, **number), arc.new_empty(B)
-    scratch = torch.empty(3, B, size, size, **number)
-    arguments = arc, extra, words, *scratch, near, plan, lost, size, labels
-    launch(bring_near, (B,), arguments, (single_root, rows, block), warps)
-    if tangent is not None:
-        # An arc that cannot be has no say.
-        plan[1] = torch.where(arc == -torch.inf, 0.0, tangent)
-    pivot = torch.empty(len(plan), B, size, **number)
-    tables, lines, constants = B * size * size, B * size, (single_root, along, rows, block)
-    launch(eliminate, (B,), (lost, words, plan, pivot, value, size, tables, lines), constants, warps)
-    if not parts:
-        return value, None, None
-    slope = torch.empty_like(plan)
-    mu = torch.empty(B, size, size, dtype=torch.float64 if labels > 1 else arc.dtype, device=arc.device)
-    d_mu = torch.empty_like(mu) if along else None
-    arguments = near, value, tangent, words, plan, pivot, slope, mu, d_mu, size, tables, lines
-    launch(pull, (B,), arguments, constants, warps)
+    tables, lines = torch.empty(9 if along else 5, B, size, size, **number), torch.empty(3, B, size, **number)
+    value, left = arc.new_empty(B), torch.empty(B, dtype=torch.int32, device=arc.device)
+    mu = d_mu = None
+    if parts:
+        mu = torch.empty(B, size, size, dtype=torch.float64 if labels > 1 else arc.dtype, device=arc.device)
+        d_mu = torch.empty_like(mu) if along else None
+    arguments = arc, extra, tangent, words, tables, lines, value, left, mu, d_mu, size, B * size * size, B * size
+    flags = bool(single_root), parts, along
+    block = _block(size)
+    # As many threads as lanes: they wait for each other only where a line is summed up.
+    rows = min(ROWS, 2 * TILE // block)
+    launch(linear_sums, (B,), arguments, (*flags, rows, block), min(16, max(1, block // 32)))
+    rows = min(block, (TILE if along else 2 * TILE) // block)
+    launch(log_sums, (B,), (*arguments, labels), (*flags, rows, block), max(1, rows * block // 256))
     return value, mu, d_mu
 
 
@@ -134,7 +129,7 @@ def argmax(arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -
     labelled = arc.dim() == 4
     score, label = arc.max(-1) if labelled else (arc, None)
     B, size = arc.shape[:2]
-    _, block, _ = _tile(size, False)
+    block = _block(size)
     column = torch.empty(B, size, size, dtype=torch.float64, device=arc.device)
     ends = torch.empty(B, size, size, dtype=torch.int32, device=arc.device)
     best = torch.empty(B, size, size, dtype=arc.dtype, device=arc.device)

@@ -1,14 +1,15 @@
-"""Elimination of words and the way back, in logarithms: one program for each instance.
+"""Sums in logarithms of near scores, which have digits enough for any: for the instances that linear.py leaves.
 
-The steps are those of kernel_numba/linear.py, and so are the names. Logarithms of near scores have digits enough, so
-that one code serves all scores. The plan takes the place of the weights, step by step: right of k it keeps the weights
-of heads as they were, and who reads them divides by the pivot. A step reads the table once, for both of its products of
-a vector and a matrix, and writes a row and a column. A name with d_ is the derivative of a logarithm along a tangent,
-and lies in a second table behind the first; that of a sum is a mean, so it needs no logarithm of its own.
+The steps are those of linear.py, and so are the names. The plan takes the place of the weights, step by step: right of
+k it keeps the weights of heads as they were, and who reads them divides by the pivot. A step reads the table once, for
+both of its products of a vector and a matrix, and writes a row and a column. A name with d_ is the derivative of a
+logarithm along a tangent, and lies in the table behind; that of a sum is a mean, so it needs no logarithm of its own.
 """
 
 import triton
 import triton.language as tl
+
+from structmax.structures.spanning_tree.kernel_triton.search import bring_near, usable_arcs
 
 EPS = tl.constexpr(2.0**-52)
 
@@ -47,22 +48,13 @@ def log_add(a, d_a, b, d_b, ALONG: tl.constexpr):
     return tl.log(mass) + peak, mean
 
 
-@triton.jit(do_not_specialize=["size"])
+@triton.jit
 def eliminate(
-    p_lost, p_lengths, p_plan, p_pivot, p_value, size, tables, lines,
+    p_plan, p_pivot, size, tables, lines, n,
     SINGLE_ROOT: tl.constexpr, ALONG: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Turns near scores into the plan; fills log Z and pivots, the weight of k's heads among what is left.
-
-    `tables` and `lines` are how far derivatives are behind.
-    """
+    """Turns near scores into the plan; fills pivots, the weight of k's heads among what is left. Returns log Z."""
     FIRST: tl.constexpr = 1 if SINGLE_ROOT else 0
-    i_instance = tl.program_id(0).to(tl.int64)
-    lost = tl.load(p_lost + i_instance)
-    n = tl.load(p_lengths + i_instance).to(tl.int32)
-    n = tl.where(lost > float("-inf"), n, 0)
-    p_plan += i_instance * size * size
-    p_pivot += i_instance * size
     p_d_plan, p_d_pivot = p_plan + tables, p_pivot + lines
     o_node = tl.arange(0, BLOCK)[None, :]
     value = tl.zeros((1, 1), tl.float64)
@@ -144,23 +136,16 @@ def eliminate(
                 tl.store(p_d_plan + o_node, d_root, mask=m_left)
         value += whole
         tl.debug_barrier()
-    tl.store(p_value + i_instance, (lost + tl.sum(value)).to(p_value.dtype.element_ty))
+    return tl.sum(value)
 
 
-@triton.jit(do_not_specialize=["size"])
+@triton.jit
 def pull(
-    p_near, p_value, p_tangent, p_lengths, p_plan, p_pivot, p_slope, p_mu, p_d_mu, size, tables, lines,
+    p_plan, p_pivot, p_slope, size, tables, lines, n,
     SINGLE_ROOT: tl.constexpr, ALONG: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Marginals, after `eliminate`: slopes of log Z by weights, where words come back in the order 1, 2, … n."""
+    """Fills the slopes of log Z by weights, after `eliminate`: words come back in the order 1, 2, … n."""
     FIRST: tl.constexpr = 1 if SINGLE_ROOT else 0
-    i_instance = tl.program_id(0).to(tl.int64)
-    value = tl.load(p_value + i_instance)
-    every = tl.load(p_lengths + i_instance).to(tl.int32)
-    n = tl.where(value > float("-inf"), every, 0)
-    p_plan += i_instance * size * size
-    p_slope += i_instance * size * size
-    p_pivot += i_instance * size
     p_d_plan, p_d_slope, p_d_pivot = p_plan + tables, p_slope + tables, p_pivot + lines
     o_node = tl.arange(0, BLOCK)[None, :]
     for k in range(1, n + 1):
@@ -238,21 +223,57 @@ def pull(
             b_d = (d_likely * b_unit + d_through * b_through) / b_sum - d_pivot
             tl.store(p_d_slope + o_node * size + k, tl.where(m_some, b_d, 0.0), mask=m_head)
         tl.debug_barrier()
+
+
+@triton.jit(do_not_specialize=["size", "labels", "tables", "lines"])
+def log_sums(
+    p_arc, p_extra, p_tangent, p_lengths, p_tables, p_lines, p_value, p_left, p_mu, p_d_mu, size, tables, lines, labels,
+    SINGLE_ROOT: tl.constexpr, PARTS: tl.constexpr, ALONG: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """What `linear_sums` has left to do."""
+    DEPTH: tl.constexpr = 2 if ALONG else 1
+    i_instance = tl.program_id(0).to(tl.int64)
+    tables, lines = tables.to(tl.int64), lines.to(tl.int64)
     o_first = i_instance * size * size
-    nothing = tl.where(value == value, 0.0, float("nan"))
-    for start in range(0, size, ROWS):
-        o_head = start + tl.arange(0, ROWS)[:, None]
-        o_arc = o_head * size + o_node
-        m_arc = (o_head <= every) & (o_node <= every) & (o_node > 0) & (o_head != o_node)
-        m_real = m_arc & (o_head <= n) & (o_node <= n)
-        b_near = load_log(p_near + o_first, o_arc, m_real)
-        b_mu = tl.exp(b_near + load_log(p_slope, o_arc, m_real))
-        b_nothing = tl.where(m_arc, nothing, 0.0)
-        m_out = (o_head < size) & (o_node < size)
-        tl.store(p_mu + o_first + o_arc, tl.where(m_real, b_mu, b_nothing).to(p_mu.dtype.element_ty), mask=m_out)
+    p_near = p_tables + o_first
+    p_plan = p_near + tables
+    p_slope = p_plan + DEPTH * tables
+    p_pivot = p_lines + i_instance * size
+    if p_extra is not None:
+        p_extra += o_first
+    o_node = tl.arange(0, BLOCK)[None, :]
+    if tl.load(p_left + i_instance) > 0:
+        every = tl.load(p_lengths + i_instance).to(tl.int32)
+        # Slopes come when the scratch of the search is not needed any more.
+        lost = bring_near(
+            p_arc + o_first, p_extra, p_slope, p_slope + tables, p_slope + 2 * tables, p_near, p_plan, size, labels,
+            every, SINGLE_ROOT, ROWS, BLOCK,
+        )  # fmt: skip
+        n = tl.where(lost > float("-inf"), every, 0)
+        tl.debug_barrier()
         if ALONG:
-            m_real &= b_mu > 0
-            b_d = tl.load(p_d_slope + o_arc, mask=m_real, other=0.0)
-            b_d += tl.load(p_tangent + o_first + o_arc, mask=m_real, other=0.0)
-            b_d_mu = tl.where(m_real, b_mu * b_d, b_nothing).to(p_d_mu.dtype.element_ty)
-            tl.store(p_d_mu + o_first + o_arc, b_d_mu, mask=m_out)
+            for start in range(0, n + 1, ROWS):
+                o_head = start + tl.arange(0, ROWS)[:, None]
+                o_arc = o_head * size + o_node
+                # An arc that cannot be has no say.
+                m_arc = load_log(p_near, o_arc, usable_arcs(o_head, o_node, n)) > float("-inf")
+                b_tangent = tl.load(p_tangent + o_first + o_arc, mask=m_arc, other=0.0)
+                tl.store(p_plan + tables + o_arc, b_tangent, mask=(o_head <= n) & (o_node <= n))
+            tl.debug_barrier()
+        found = eliminate(p_plan, p_pivot, size, tables, lines, n, SINGLE_ROOT, ALONG, ROWS, BLOCK)
+        value = (lost + found).to(p_value.dtype.element_ty)
+        tl.store(p_value + i_instance, value)
+        if PARTS:
+            n = tl.where(value > float("-inf"), n, 0)
+            pull(p_plan, p_pivot, p_slope, size, tables, lines, n, SINGLE_ROOT, ALONG, ROWS, BLOCK)
+            for start in range(0, size, ROWS):
+                o_head = start + tl.arange(0, ROWS)[:, None]
+                o_arc = o_head * size + o_node
+                m_arc, m_out = usable_arcs(o_head, o_node, n), (o_head < size) & (o_node < size)
+                b_mu = tl.exp(load_log(p_near, o_arc, m_arc) + load_log(p_slope, o_arc, m_arc))
+                tl.store(p_mu + o_first + o_arc, b_mu.to(p_mu.dtype.element_ty), mask=m_out)
+                if ALONG:
+                    m_arc &= b_mu > 0
+                    b_d = tl.load(p_slope + tables + o_arc, mask=m_arc, other=0.0)
+                    b_d += tl.load(p_tangent + o_first + o_arc, mask=m_arc, other=0.0)
+                    tl.store(p_d_mu + o_first + o_arc, (b_mu * b_d).to(p_d_mu.dtype.element_ty), mask=m_out)

@@ -218,23 +218,17 @@ def best_trees(
         tl.store(p_out + o_head * size + o_node, b_out, mask=(o_head < size) & (o_node < size))
 
 
-@triton.jit(do_not_specialize=["size"])
+@triton.jit
 def bring_near(
-    p_arc, p_extra, p_lengths, p_column, p_below, p_charged, p_near, p_plan, p_lost, size, labels,
+    p_arc, p_extra, p_column, p_below, p_charged, p_near, p_plan, size, labels, n,
     SINGLE_ROOT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """near[h, m], logarithms of weights, twice, and what trees have lost: −inf if there is none, NaN where scores are.
+    """near[h, m], logarithms of weights, twice. Returns what trees have lost: −inf if there is none.
 
     `extra` is what an arc's other labels add to the score of its best one. Where no score is far below the best into
     its word, trees lose that best.
     """
-    i_instance = tl.program_id(0).to(tl.int64)
-    n = tl.load(p_lengths + i_instance).to(tl.int32)
-    p_arc += i_instance * size * size
-    p_column += i_instance * size * size
-    p_near += i_instance * size * size
-    p_plan += i_instance * size * size
-    broken, peak = read(p_arc, p_column, size, n, ROWS, BLOCK)
+    _, peak = read(p_arc, p_column, size, n, ROWS, BLOCK)
     o_node = tl.arange(0, BLOCK)[None, :]
     m_word = (o_node > 0) & (o_node <= n)
     lost = tl.sum(tl.where(m_word, peak, 0.0))
@@ -247,36 +241,21 @@ def bring_near(
         b_arc = tl.load(p_arc + o_arc, mask=m_arc, other=float("-inf")).to(tl.float64) - peak
         far += tl.sum(tl.where((b_arc < -FAR) & (b_arc > float("-inf")), 1, 0))
         if p_extra is not None:
-            b_arc += tl.load(p_extra + i_instance * size * size + o_arc, mask=m_arc, other=0.0)
+            b_arc += tl.load(p_extra + o_arc, mask=m_arc, other=0.0)
         tl.store(p_near + o_arc, b_arc, mask=(o_head <= n) & (o_node <= n))
         tl.store(p_plan + o_arc, b_arc, mask=(o_head <= n) & (o_node <= n))
-    if (far > 0) & (broken == 0) & (lost > float("-inf")):
+    if far > 0:
         tl.debug_barrier()
-        p_below += i_instance * size * size
-        p_charged += i_instance * size * size
         lost = _charged(
-            p_arc,
-            p_extra,
-            p_column,
-            p_below,
-            p_charged,
-            p_near,
-            p_plan,
-            size,
-            labels,
-            n,
-            i_instance,
-            SINGLE_ROOT,
-            BLOCK,
-        )
+            p_arc, p_extra, p_column, p_below, p_charged, p_near, p_plan, size, labels, n, SINGLE_ROOT, BLOCK
+        )  # fmt: skip
     # A sum of finite scores may be −inf in their dtype.
-    lost = tl.where(lost.to(p_arc.dtype.element_ty) > float("-inf"), lost, float("-inf"))
-    tl.store(p_lost + i_instance, tl.where(broken, float("nan"), lost))
+    return tl.where(lost.to(p_arc.dtype.element_ty) > float("-inf"), lost, float("-inf"))
 
 
 @triton.jit
 def _charged(
-    p_arc, p_extra, p_column, p_below, p_charged, p_near, p_plan, size, labels, n, i_instance,
+    p_arc, p_extra, p_column, p_below, p_charged, p_near, p_plan, size, labels, n,
     SINGLE_ROOT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Writes near scores by the prices of the best tree; returns what trees have lost."""
@@ -308,7 +287,7 @@ def _charged(
         b_near = tl.where(b_below >= -reach, b_near, float("-inf"))
         if p_extra is not None:
             m_arc = m_node & (o_node != m)
-            b_near += tl.load(p_extra + i_instance * size * size + o_node * size + m, mask=m_arc, other=0.0)
+            b_near += tl.load(p_extra + o_node * size + m, mask=m_arc, other=0.0)
         tl.store(p_near + o_node * size + m, b_near, mask=m_node)
         tl.store(p_plan + o_node * size + m, b_near, mask=m_node)
     return tl.where(feasible > 0, lost, float("-inf"))
