@@ -190,3 +190,29 @@ def test_one_matrix_whose_products_underflow_is_walked_in_logarithms():
     given = there(*scores)
     got = kernel_triton.log_partition_and_marginals(*given, lengths=lengths.to(DEVICE))[1:]
     same([g.double() for g in got], want, 1e-5)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("length", [7, 6, 1, 0])
+def test_segments_are_walked_side_by_side(shared, length):
+    generator = torch.Generator().manual_seed(1)
+    shape = (2, 3, 3) if shared else (2, 6, 3, 3)
+    scores = tuple(torch.randn(s, generator=generator, dtype=torch.float64) for s in ((2, 7, 3), shape))
+    scores[0][1, 2, 1] = -math.inf
+    lengths = torch.tensor([7, length])
+    want = wanted(structmax.log_partition, scores, lengths), *wanted(structmax.marginals, scores, lengths)[:2]
+    *given, L = there(*scores, lengths)
+    sizes = kernel_triton._sizes(*given)._replace(segment=2)
+    same([kernel_triton._log_partition(*given, L, sizes)], want[:1])
+    same(kernel_triton._marginals(*given, L, sizes, {torch.float64: math.inf}), want)
+    best = wanted(structmax.argmax, scores, lengths)[:2]
+    same([t[:, 0] for t in kernel_triton._paths(*given, None, L, sizes)], best)
+
+
+def test_long_chains_of_few_instances_have_segments():
+    def sizes(B, N, C):
+        return kernel_triton._sizes(torch.empty(B, N, C, device="meta"), torch.empty(B, C, C, device="meta"))
+
+    assert sizes(8, 1024, 20).segment == 32
+    assert sizes(64, 128, 64).segment is None
+    assert sizes(1, 3, 2).segment is None

@@ -31,8 +31,9 @@ def load_matrix(
 
 
 @triton.jit
-def store_row(p_row, o_label, b_row, C: tl.constexpr):
-    tl.store(p_row + o_label, b_row, mask=o_label < C)
+def store_row(p_row, o_label, b_row, count):
+    """Stores the first entries of a row."""
+    tl.store(p_row + o_label, b_row, mask=o_label < count)
 
 
 @triton.jit

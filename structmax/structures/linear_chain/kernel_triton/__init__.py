@@ -1,8 +1,8 @@
 """The linear chain in Triton, in the log domain throughout. Derivations: ../README.md.
 
 The walks over positions are what takes time: forwards and backwards run beside each other, in two programs of an
-instance, with the matrices loaded some positions ahead. All else is done for all positions at once, at the speed of
-memory.
+instance, with the matrices loaded some positions ahead. Where instances are few and long, their segments are walked
+side by side, which takes two launches more. All else is done for all positions at once, at the speed of memory.
 
 | question | launches | how often the matrices are read |
 |---|---|---|
@@ -16,6 +16,7 @@ more, to add them up.
 Memory beyond input and output: O(B N C), for `sample` of each draw.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +28,8 @@ from structmax.numerics.kernel_triton.paths import trace
 from structmax.numerics.kernel_triton.transitions import pairs, sum_pairs
 from structmax.structures.linear_chain.kernel_triton.inside import walk
 from structmax.structures.linear_chain.kernel_triton.outside import flow, meet, push
+from structmax.structures.linear_chain.kernel_triton.segments import cross
+from structmax.structures.linear_chain.kernel_triton.segments import fill as fill_segments
 from structmax.structures.linear_chain.kernel_triton.walks import count_pairs, mark_labels, mark_pairs, point
 
 # Entries of the largest tile that a program of a walk holds, and the side of those that transitions are written in.
@@ -37,6 +40,8 @@ AHEAD = 163840
 BUSY = 1056
 # The most labels: a strip of a matrix has two columns then.
 MOST_LABELS = 8192
+# The time of one exponential of a GPU that is busy, in steps of a walk.
+CROSSED = 5e-7
 # The largest logarithms with which a and b are added up: their rounding is what marginals may lose.
 LIMITS = {torch.float32: 2.0**10, torch.float64: 2.0**16}
 
@@ -59,6 +64,8 @@ class _Sizes(NamedTuple):
     # a power of two that holds the labels, and the width of a strip of a walk
     span: int
     strip: int
+    # the positions of a segment, where they are walked side by side
+    segment: int | None
 
     @property
     def double(self) -> bool:
@@ -84,7 +91,17 @@ def _sizes(unary: Tensor, pairwise: Tensor, walked: int = WALKED) -> _Sizes:
     B, N, C = unary.shape
     span = 1 << (C - 1).bit_length()
     wide = torch.promote_types(unary.dtype, torch.float32)
-    return _Sizes(B, N, C, pairwise.dim() == 3, wide, span, max(1, min(span, walked // span)))
+    strip = max(1, min(span, walked // span))
+    segment = _segment(B, N, C, span) if strip == span else None
+    return _Sizes(B, N, C, pairwise.dim() == 3, wide, span, strip, segment)
+
+
+def _segment(B: int, N: int, C: int, span: int) -> int | None:
+    """The positions of a segment, or None where walking the chain at once takes no more than twice the time."""
+    # two walks of a segment, and one over the segments, are shortest like this
+    segment = 1 << (math.isqrt(N) - 1).bit_length()
+    steps = 2 * segment + -(-N // segment) + B * N * C * span**2 * CROSSED
+    return segment if 2 * steps < N else None
 
 
 class _Chart(NamedTuple):
@@ -114,11 +131,37 @@ def _walk(
     reach, share = (_like(unary, sizes), _like(unary, sizes)) if shares else (None, None)
     chart = _Chart(value, alpha, reach, share, _like(unary, sizes) if both else None)
     directions = 1 + both
+    if sizes.segment is not None:
+        ends = _ends(unary, pairwise, lengths, sizes, best, both)
+        starts, segments = (ends.alpha, ends.beta), ends.alpha.shape[1] - 1
+        arguments = unary, pairwise, lengths, *starts, *chart[1:], sizes.N, sizes.segment, segments, sizes.C, 1
+        constants, warps = sizes.walk()
+        flags = sizes.shared, best, sizes.double
+        launch(fill_segments, (sizes.B * segments, directions), arguments, (*flags, *constants), warps)
+        return chart._replace(value=ends.value.to(sizes.wide))
     constants, warps = sizes.walk()
     arguments = unary, pairwise, lengths, *chart, sizes.N, sizes.C, 1
     flags = sizes.shared, best, both, sizes.double
     launch(walk, (sizes.B, directions), arguments, (*flags, *constants), warps)
     return chart
+
+
+def _ends(
+    unary: Tensor, pairwise: Tensor, lengths: Tensor, sizes: _Sizes, best: bool = False, both: bool = False
+) -> _Chart:
+    """The chart in float64 of the first positions of segments, and of the last position."""
+    assert sizes.segment is not None
+    B, N, C, shared, *_ = sizes
+    segments = -(-(N - 1) // sizes.segment)
+    matrices = torch.empty(B, segments, C, C, dtype=torch.float64, device=unary.device)
+    unit = torch.full((C, C), -torch.inf, dtype=sizes.wide, device=unary.device).fill_diagonal_(0.0)
+    constants, warps = sizes.walk()
+    arguments = unary, pairwise, lengths, unit, matrices, N, sizes.segment, segments, C, 1
+    launch(cross, (B * segments * C,), arguments, (shared, best, sizes.double, *constants), warps)
+    first = torch.zeros(B, segments + 1, C, dtype=torch.float64, device=unary.device)
+    first[:, 0] = unary[:, 0]
+    count = torch.where(lengths > 0, (lengths + sizes.segment - 2) // sizes.segment + 1, 0)
+    return _walk(first, matrices, count, _sizes(first, matrices), best, False, both)
 
 
 def log_partition(unary: Tensor, pairwise: Tensor, *, lengths: Tensor) -> Tensor:
@@ -130,6 +173,8 @@ def _log_partition(unary: Tensor, pairwise: Tensor, lengths: Tensor, sizes: _Siz
     if sizes.strip < sizes.span:
         # positions go through memory anyway
         return _walk(unary, pairwise, lengths, sizes, shares=False).value
+    if sizes.segment is not None:
+        return _ends(unary, pairwise, lengths, sizes).value.to(sizes.wide)
     value = torch.empty(sizes.B, dtype=sizes.wide, device=unary.device)
     constants, warps = sizes.walk()
     arguments = unary, pairwise, lengths, value, None, None, None, None, sizes.N, sizes.C, 1
@@ -257,7 +302,7 @@ def _paths(
     unary: Tensor, pairwise: Tensor, noise: Tensor | None, lengths: Tensor, sizes: _Sizes
 ) -> tuple[Tensor, Tensor]:
     """The best structure, or draws by noise: (B, S, …)."""
-    B, N, C, shared, _, span, strip = sizes
+    B, N, C, shared, _, span, strip, _ = sizes
     S, K = (1, 0) if noise is None else noise.shape[1:]
     value, alpha, *_ = _walk(unary, pairwise, lengths, sizes, best=noise is None, shares=False)
     pointer = torch.empty(B, S, N, C, dtype=torch.int32, device=unary.device)

@@ -1,8 +1,9 @@
 """The walks over positions, in the log domain: a = log α forwards and b = log β backwards, or the best way to a label.
 
-A program has one instance, or a segment of one, and one direction: neither needs the other. The logarithms of a position stay in registers,
-shifted such that the largest is at least 0 and at most log C, and matrices are loaded some positions ahead. A matrix of
-more labels than a tile has comes in strips; then each position's logarithms go through memory.
+A program has one instance, or a segment of one, and one direction: neither needs the other. The logarithms of a
+position stay in registers, shifted such that the largest is at least 0 and at most log C, and matrices are loaded some
+positions ahead. A matrix of more labels than a tile has comes in strips; then each position's logarithms go through
+memory.
 
 SPAN is the power of two that holds C labels, TILE the width of a strip; they are equal where a matrix is one tile.
 """
@@ -50,15 +51,15 @@ def _shifted(p_row, o_label, shift, C: tl.constexpr, WORK: tl.constexpr):
 
 @triton.jit
 def _forwards(
-    p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last,
+    p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last, kept,
     SHARED: tl.constexpr, BEST: tl.constexpr, WORK: tl.constexpr,
     C: tl.constexpr, SPAN: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Walks from position `first`, with the logarithms at `p_start`, to position `last`.
 
-    Fills, after `first`, `alpha`, a; `reach`, the best way to a label before its own score, 0 if there is none; and
-    `share`, one over the sum of all ways next to it: shares sum to 1 even where logarithms have no digits left for
-    their number. Returns a of the last position, and by how much it was shifted.
+    Fills, after `first`, `alpha`, a, up to position `kept`; `reach`, the best way to a label before its own score, 0 if
+    there is none; and `share`, one over the sum of all ways next to it: shares sum to 1 even where logarithms have no
+    digits left for their number. Returns a of the last position, and by how much it was shifted.
     """
     STEP: tl.constexpr = 0 if SHARED else C * C
     o_label = tl.arange(0, SPAN)
@@ -77,7 +78,7 @@ def _forwards(
             value += peak.to(tl.float64)
             b_a = (b_top - floored(peak)) + b_log
             if p_alpha is not None:
-                store_row(p_alpha + t * C, o_label, b_a, C)
+                store_row(p_alpha + t * C, o_label, b_a, tl.where(t <= kept, C, 0))
             if p_reach is not None:
                 store_row(p_reach + t * C, o_label, b_base, C)
                 store_row(p_share + t * C, o_label, 1 / b_total, C)
@@ -136,31 +137,32 @@ def _backwards(
 
 
 @triton.jit
-def _walk_forwards(
-    p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last, across, along,
+def walk_forwards(
+    p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last, kept, across, along,
     SHARED: tl.constexpr, BEST: tl.constexpr, WORK: tl.constexpr,
     C: tl.constexpr, SPAN: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """`_forwards`, by products where one matrix fits into a tile and they are exact."""
     if SHARED and TILE == SPAN and not BEST:
         b_a, value, is_exact = scaled_forwards(
-            p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last, across, along, WORK, C, SPAN, STAGES
-        )
+            p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last, kept, across, along,
+            WORK, C, SPAN, STAGES,
+        )  # fmt: skip
         if not is_exact:
             b_a, value = _forwards(
-                p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last,
+                p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last, kept,
                 SHARED, BEST, WORK, C, SPAN, TILE, STAGES,
             )  # fmt: skip
     else:
         b_a, value = _forwards(
-            p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last,
+            p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last, kept,
             SHARED, BEST, WORK, C, SPAN, TILE, STAGES,
         )  # fmt: skip
     return b_a, value
 
 
 @triton.jit
-def _walk_backwards(
+def walk_backwards(
     p_unary, p_pairwise, p_start, p_beta, first, last, across, along,
     SHARED: tl.constexpr, WORK: tl.constexpr,
     C: tl.constexpr, SPAN: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
@@ -202,8 +204,8 @@ def walk(
             if p_reach is not None:
                 p_reach += o_row
                 p_share += o_row
-            b_a, value = _walk_forwards(
-                p_unary, p_pairwise, p_unary, p_alpha, p_reach, p_share, 0, length - 1, across, along,
+            b_a, value = walk_forwards(
+                p_unary, p_pairwise, p_unary, p_alpha, p_reach, p_share, 0, length - 1, length - 1, across, along,
                 SHARED, BEST, WORK, C, SPAN, TILE, STAGES,
             )  # fmt: skip
             if BEST:
@@ -216,7 +218,7 @@ def walk(
         if length > 0:
             p_beta += o_row
             store_row(p_beta + (length - 1) * C, o_label, tl.zeros((SPAN,), WORK), C)
-            _walk_backwards(
+            walk_backwards(
                 p_unary, p_pairwise, None, p_beta, 0, length - 1, across, along,
                 SHARED, WORK, C, SPAN, TILE, STAGES,
             )  # fmt: skip

@@ -11,7 +11,7 @@ it from another layout. Backwards W is read along its other axis.
 import triton
 import triton.language as tl
 
-from structmax.numerics.kernel_triton.logs import floored, log_sum, positive
+from structmax.numerics.kernel_triton.logs import floored, positive
 from structmax.numerics.kernel_triton.transitions import load_row, store_row
 
 
@@ -53,7 +53,7 @@ def start_back(p_start, o_label, C: tl.constexpr, SPAN: tl.constexpr, WORK: tl.c
 
 @triton.jit
 def scaled_forwards(
-    p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last, across, along,
+    p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last, kept, across, along,
     WORK: tl.constexpr, C: tl.constexpr, SPAN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Does what `_forwards` does, with `cap` for `reach`, and returns whether it is exact, too."""
@@ -73,7 +73,7 @@ def scaled_forwards(
         value += peak.to(tl.float64)
         b_a = b_new - floored(peak)
         if p_alpha is not None:
-            store_row(p_alpha + t * C, o_label, b_a, C)
+            store_row(p_alpha + t * C, o_label, b_a, tl.where(t <= kept, C, 0))
         if p_reach is not None:
             store_row(p_reach + t * C, o_label, b_reach, C)
             store_row(p_share + t * C, o_label, 1 / b_total, C)

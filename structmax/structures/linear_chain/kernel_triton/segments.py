@@ -1,0 +1,75 @@
+"""Long chains of few instances: their segments are walked side by side.
+
+1. `cross` walks a segment from each label of its first position: a matrix of logarithms from there to the next segment.
+2. These matrices make a short chain over the first positions of segments, and `walk` gives a and b there.
+3. `fill` walks all segments from these.
+
+That takes C times the arithmetic, and a fraction of the steps.
+"""
+
+import triton
+import triton.language as tl
+
+from structmax.numerics.kernel_triton.transitions import store_row
+from structmax.structures.linear_chain.kernel_triton.inside import walk_backwards, walk_forwards
+from structmax.structures.linear_chain.kernel_triton.scaled import start
+
+
+@triton.jit(do_not_specialize=["N", "T", "S", "across", "along"])
+def cross(
+    p_unary, p_pairwise, p_lengths, p_unit, p_matrix, N, T, S, across, along,
+    SHARED: tl.constexpr, BEST: tl.constexpr, DOUBLE: tl.constexpr,
+    C: tl.constexpr, SPAN: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Fills the matrices (B, S, C, C) of segments of T positions, from units (C, C) in logarithms. Grid (B·S·C,)."""
+    WORK: tl.constexpr = tl.float64 if DOUBLE else tl.float32
+    i_row = tl.program_id(0).to(tl.int64)
+    i_segment, label = i_row // C, i_row % C
+    i_b, first = i_segment // S, (i_segment % S).to(tl.int32) * T
+    last = tl.minimum(first + T, tl.load(p_lengths + i_b).to(tl.int32) - 1)
+    if first < last:
+        b_a, value = walk_forwards(
+            p_unary + i_b * N * C, p_pairwise + (i_b * C * C if SHARED else i_b * (N - 1) * C * C), p_unit + label * C,
+            None, None, None, first, last, last, across, along, SHARED, BEST, WORK, C, SPAN, TILE, STAGES,
+        )  # fmt: skip
+        store_row(p_matrix + i_row * C, tl.arange(0, SPAN), b_a.to(tl.float64) + value, C)
+
+
+@triton.jit(do_not_specialize=["N", "T", "S", "across", "along"])
+def fill(
+    p_unary, p_pairwise, p_lengths, p_a, p_b, p_alpha, p_reach, p_share, p_beta, N, T, S, across, along,
+    SHARED: tl.constexpr, BEST: tl.constexpr, DOUBLE: tl.constexpr,
+    C: tl.constexpr, SPAN: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Fills what `walk` fills, from a and b at the first positions of segments, (B, S + 1, C). Grid (B · S, 1 or 2)."""
+    WORK: tl.constexpr = tl.float64 if DOUBLE else tl.float32
+    i_segment = tl.program_id(0).to(tl.int64)
+    i_b, s = i_segment // S, (i_segment % S).to(tl.int32)
+    length = tl.load(p_lengths + i_b).to(tl.int32)
+    first = s * T
+    last = tl.minimum(first + T, length - 1)
+    o_row, o_start = i_b * N * C, (i_b * (S + 1) + s) * C
+    o_label = tl.arange(0, SPAN)
+    p_unary += o_row
+    p_pairwise += i_b * C * C if SHARED else i_b * (N - 1) * C * C
+    if first <= last:
+        if tl.program_id(1) == 0:
+            p_alpha += o_row
+            if p_reach is not None:
+                p_reach += o_row
+                p_share += o_row
+            # A segment has its first position from its own start, of which the next ones are shares.
+            store_row(p_alpha + first * C, o_label, start(p_a + o_start, o_label, C, WORK)[0], C)
+            kept = tl.where(last < length - 1, last - 1, last)
+            walk_forwards(
+                p_unary, p_pairwise, p_a + o_start, p_alpha, p_reach, p_share, first, last, kept, across, along,
+                SHARED, BEST, WORK, C, SPAN, TILE, STAGES,
+            )  # fmt: skip
+        elif p_beta is not None:
+            p_beta += o_row
+            if last == length - 1:
+                store_row(p_beta + last * C, o_label, tl.zeros((SPAN,), WORK), C)
+            walk_backwards(
+                p_unary, p_pairwise, p_b + o_start + C, p_beta, first, last, across, along,
+                SHARED, WORK, C, SPAN, TILE, STAGES,
+            )  # fmt: skip
