@@ -25,8 +25,8 @@ def cross(
     WORK: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     i_row = tl.program_id(0).to(tl.int64)
     i_segment, label = i_row // C, i_row % C
-    i_b, first = i_segment // S, (i_segment % S).to(tl.int32) * T
-    last = tl.minimum(first + T, tl.load(p_lengths + i_b).to(tl.int32) - 1)
+    i_b, first = i_segment // S, (i_segment % S) * T
+    last = tl.minimum(first + T, tl.load(p_lengths + i_b) - 1)
     if first < last:
         b_a, value = walk_forwards(
             p_unary + i_b * N * C, p_pairwise + (i_b * C * C if SHARED else i_b * (N - 1) * C * C), p_unit + label * C,
@@ -44,8 +44,8 @@ def fill(
     """Fills what `walk` fills, from a and b at the first positions of segments, (B, S + 1, C). Grid (B · S, 1 or 2)."""
     WORK: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     i_segment = tl.program_id(0).to(tl.int64)
-    i_b, s = i_segment // S, (i_segment % S).to(tl.int32)
-    length = tl.load(p_lengths + i_b).to(tl.int32)
+    i_b, s = i_segment // S, i_segment % S
+    length = tl.load(p_lengths + i_b)
     first = s * T
     last = tl.minimum(first + T, length - 1)
     o_row, o_start = i_b * N * C, (i_b * (S + 1) + s) * C
