@@ -131,16 +131,17 @@ def _walk(
     reach, share = (_like(unary, sizes), _like(unary, sizes)) if shares else (None, None)
     chart = _Chart(value, alpha, reach, share, _like(unary, sizes) if both else None)
     directions = 1 + both
+    flipped = pairwise.mT.contiguous() if both and sizes.shared and sizes.strip == sizes.span else None
     if sizes.segment is not None:
         ends = _ends(unary, pairwise, lengths, sizes, best, both)
         starts, segments = (ends.alpha, ends.beta), ends.alpha.shape[1] - 1
-        arguments = unary, pairwise, lengths, *starts, *chart[1:], sizes.N, sizes.segment, segments, sizes.C, 1
+        arguments = unary, pairwise, flipped, lengths, *starts, *chart[1:], sizes.N, sizes.segment, segments
         constants, warps = sizes.walk()
         flags = sizes.shared, best, sizes.double
         launch(fill_segments, (sizes.B * segments, directions), arguments, (*flags, *constants), warps)
         return chart._replace(value=ends.value.to(sizes.wide))
     constants, warps = sizes.walk()
-    arguments = unary, pairwise, lengths, *chart, sizes.N, sizes.C, 1
+    arguments = unary, pairwise, flipped, lengths, *chart, sizes.N
     flags = sizes.shared, best, both, sizes.double
     launch(walk, (sizes.B, directions), arguments, (*flags, *constants), warps)
     return chart
@@ -156,7 +157,7 @@ def _ends(
     matrices = torch.empty(B, segments, C, C, dtype=torch.float64, device=unary.device)
     unit = torch.full((C, C), -torch.inf, dtype=sizes.wide, device=unary.device).fill_diagonal_(0.0)
     constants, warps = sizes.walk()
-    arguments = unary, pairwise, lengths, unit, matrices, N, sizes.segment, segments, C, 1
+    arguments = unary, pairwise, lengths, unit, matrices, N, sizes.segment, segments
     launch(cross, (B * segments * C,), arguments, (shared, best, sizes.double, *constants), warps)
     first = torch.zeros(B, segments + 1, C, dtype=torch.float64, device=unary.device)
     first[:, 0] = unary[:, 0]
@@ -177,7 +178,7 @@ def _log_partition(unary: Tensor, pairwise: Tensor, lengths: Tensor, sizes: _Siz
         return _ends(unary, pairwise, lengths, sizes).value.to(sizes.wide)
     value = torch.empty(sizes.B, dtype=sizes.wide, device=unary.device)
     constants, warps = sizes.walk()
-    arguments = unary, pairwise, lengths, value, None, None, None, None, sizes.N, sizes.C, 1
+    arguments = unary, pairwise, None, lengths, value, None, None, None, None, sizes.N
     launch(walk, (sizes.B,), arguments, (sizes.shared, False, False, sizes.double, *constants), warps)
     return value
 

@@ -138,14 +138,14 @@ def _backwards(
 
 @triton.jit
 def walk_forwards(
-    p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last, kept, across, along,
+    p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last, kept,
     SHARED: tl.constexpr, BEST: tl.constexpr, WORK: tl.constexpr,
     C: tl.constexpr, SPAN: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """`_forwards`, by products where one matrix fits into a tile and they are exact."""
     if SHARED and TILE == SPAN and not BEST:
         b_a, value, is_exact = scaled_forwards(
-            p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last, kept, across, along,
+            p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last, kept,
             WORK, C, SPAN, STAGES,
         )  # fmt: skip
         if not is_exact:
@@ -163,29 +163,27 @@ def walk_forwards(
 
 @triton.jit
 def walk_backwards(
-    p_unary, p_pairwise, p_start, p_beta, first, last, across, along,
+    p_unary, p_pairwise, p_flipped, p_start, p_beta, first, last,
     SHARED: tl.constexpr, WORK: tl.constexpr,
     C: tl.constexpr, SPAN: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """`_backwards`, likewise."""
     is_exact = last < 0
     if SHARED and TILE == SPAN:
-        is_exact = scaled_backwards(
-            p_unary, p_pairwise, p_start, p_beta, first, last, across, along, WORK, C, SPAN, STAGES
-        )
+        is_exact = scaled_backwards(p_unary, p_flipped, p_start, p_beta, first, last, WORK, C, SPAN, STAGES)
     if not is_exact:
         _backwards(p_unary, p_pairwise, p_start, p_beta, first, last, SHARED, WORK, C, SPAN, TILE, STAGES)
 
 
-@triton.jit(do_not_specialize=["N", "across", "along"])
+@triton.jit(do_not_specialize=["N"])
 def walk(
-    p_unary, p_pairwise, p_lengths, p_value, p_alpha, p_reach, p_share, p_beta, N, across, along,
+    p_unary, p_pairwise, p_flipped, p_lengths, p_value, p_alpha, p_reach, p_share, p_beta, N,
     SHARED: tl.constexpr, BEST: tl.constexpr, BOTH: tl.constexpr, DOUBLE: tl.constexpr,
     C: tl.constexpr, SPAN: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Grid (B,), or (B, 2) where it goes both ways. Rows behind the length stay as they are.
 
-    `across` and `along` are the strides of a matrix.
+    `flipped` are the matrices turned around, where one serves all positions.
     """
     WORK: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     i_b = tl.program_id(0).to(tl.int64)
@@ -193,6 +191,8 @@ def walk(
     o_row = i_b * N * C
     p_unary += o_row
     p_pairwise += i_b * C * C if SHARED else i_b * (N - 1) * C * C
+    if p_flipped is not None:
+        p_flipped += i_b * C * C
     o_label = tl.arange(0, SPAN)
     if tl.program_id(1) == 0:
         value = tl.full((), 0.0, tl.float64)
@@ -205,7 +205,7 @@ def walk(
                 p_reach += o_row
                 p_share += o_row
             b_a, value = walk_forwards(
-                p_unary, p_pairwise, p_unary, p_alpha, p_reach, p_share, 0, length - 1, length - 1, across, along,
+                p_unary, p_pairwise, p_unary, p_alpha, p_reach, p_share, 0, length - 1, length - 1,
                 SHARED, BEST, WORK, C, SPAN, TILE, STAGES,
             )  # fmt: skip
             if BEST:
@@ -219,6 +219,6 @@ def walk(
             p_beta += o_row
             store_row(p_beta + (length - 1) * C, o_label, tl.zeros((SPAN,), WORK), C)
             walk_backwards(
-                p_unary, p_pairwise, None, p_beta, 0, length - 1, across, along,
+                p_unary, p_pairwise, p_flipped, None, p_beta, 0, length - 1,
                 SHARED, WORK, C, SPAN, TILE, STAGES,
             )  # fmt: skip

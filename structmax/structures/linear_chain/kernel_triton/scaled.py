@@ -4,8 +4,8 @@ A column of W is taken next to its largest entry, `cap`, and a next to its own, 
 nothing beside a sum that is not tiny. If the sum of a label that W allows is, the walk says so, and the instance is
 walked again in the log domain (inside.py).
 
-A thread should have whole columns, so that sums are its own: the strides of W, which the compiler does not know, keep
-it from another layout. Backwards W is read along its other axis.
+Sums run along the axis in which memory is not contiguous, so that few threads share one. Backwards that takes the
+matrix turned around.
 """
 
 import triton
@@ -16,13 +16,13 @@ from structmax.numerics.kernel_triton.transitions import load_row, store_row
 
 
 @triton.jit
-def _weights(p_pairwise, across, along, C: tl.constexpr, SPAN: tl.constexpr, WORK: tl.constexpr):
-    """exp(W) next to the largest entry of each column, and these; `across` and `along` are strides of its axes."""
-    o_from, o_to = tl.arange(0, SPAN)[:, None], tl.arange(0, SPAN)[None, :]
+def _weights(p_matrix, C: tl.constexpr, SPAN: tl.constexpr, WORK: tl.constexpr):
+    """exp(W) next to the largest entry of each column, with columns along the second axis, and these entries."""
+    o_to, o_from = tl.arange(0, SPAN)[:, None], tl.arange(0, SPAN)[None, :]
     m_matrix = (o_from < C) & (o_to < C)
-    b_w = tl.load(p_pairwise + o_from * across + o_to * along, mask=m_matrix, other=float("-inf")).to(WORK)
-    b_cap = tl.max(b_w, 0)
-    return tl.exp(b_w - floored(b_cap)[None, :]), b_cap
+    b_w = tl.load(p_matrix + o_from * C + o_to, mask=m_matrix, other=float("-inf")).to(WORK)
+    b_cap = tl.max(b_w, 1)
+    return tl.exp(b_w - floored(b_cap)[:, None]), b_cap
 
 
 @triton.jit
@@ -53,19 +53,19 @@ def start_back(p_start, o_label, C: tl.constexpr, SPAN: tl.constexpr, WORK: tl.c
 
 @triton.jit
 def scaled_forwards(
-    p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last, kept, across, along,
+    p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last, kept,
     WORK: tl.constexpr, C: tl.constexpr, SPAN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Does what `_forwards` does, with `cap` for `reach`, and returns whether it is exact, too."""
     o_label = tl.arange(0, SPAN)
-    b_weight, b_cap = _weights(p_pairwise, across, along, C, SPAN, WORK)
+    b_weight, b_cap = _weights(p_pairwise, C, SPAN, WORK)
     b_reach = floored(b_cap)
     m_allowed = b_cap > float("-inf")
     b_a, value = start(p_start, o_label, C, WORK)
     b_least = tl.full((SPAN,), 1.0, WORK)
     for t in tl.range(first + 1, last + 1, num_stages=STAGES):
         b_u = load_row(p_unary + t * C, o_label, C, WORK)
-        b_sum = tl.sum(tl.exp(b_a)[:, None] * b_weight, 0)
+        b_sum = tl.sum(b_weight * tl.exp(b_a)[None, :], 1)
         b_least = tl.minimum(b_least, tl.where(m_allowed, b_sum, 1.0))
         b_total = positive(b_sum)
         b_new = (b_cap + b_u) + tl.log(b_total)
@@ -82,12 +82,12 @@ def scaled_forwards(
 
 @triton.jit
 def scaled_backwards(
-    p_unary, p_pairwise, p_start, p_beta, first, last, across, along,
+    p_unary, p_flipped, p_start, p_beta, first, last,
     WORK: tl.constexpr, C: tl.constexpr, SPAN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Fills what `_backwards` does, and returns whether it is exact."""
+    """Fills what `_backwards` does, by the matrix turned around, and returns whether it is exact."""
     o_label = tl.arange(0, SPAN)
-    b_weight, b_cap = _weights(p_pairwise, along, across, C, SPAN, WORK)
+    b_weight, b_cap = _weights(p_flipped, C, SPAN, WORK)
     m_allowed = b_cap > float("-inf")
     b_b = start_back(p_start, o_label, C, SPAN, WORK)
     b_least = tl.full((SPAN,), 1.0, WORK)
@@ -95,7 +95,7 @@ def scaled_backwards(
         t = last - back
         b_in = load_row(p_unary + t * C, o_label, C, WORK) + b_b
         b_in = b_in - floored(tl.max(b_in, 0))
-        b_sum = tl.sum(tl.exp(b_in)[:, None] * b_weight, 0)
+        b_sum = tl.sum(b_weight * tl.exp(b_in)[None, :], 1)
         b_least = tl.minimum(b_least, tl.where(m_allowed, b_sum, 1.0))
         b_b = b_cap + tl.log(positive(b_sum))
         store_row(p_beta + (t - 1) * C, o_label, b_b - floored(tl.max(b_b, 0)), C)

@@ -15,9 +15,9 @@ from structmax.structures.linear_chain.kernel_triton.inside import walk_backward
 from structmax.structures.linear_chain.kernel_triton.scaled import start
 
 
-@triton.jit(do_not_specialize=["N", "T", "S", "across", "along"])
+@triton.jit(do_not_specialize=["N", "T", "S"])
 def cross(
-    p_unary, p_pairwise, p_lengths, p_unit, p_matrix, N, T, S, across, along,
+    p_unary, p_pairwise, p_lengths, p_unit, p_matrix, N, T, S,
     SHARED: tl.constexpr, BEST: tl.constexpr, DOUBLE: tl.constexpr,
     C: tl.constexpr, SPAN: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -30,14 +30,14 @@ def cross(
     if first < last:
         b_a, value = walk_forwards(
             p_unary + i_b * N * C, p_pairwise + (i_b * C * C if SHARED else i_b * (N - 1) * C * C), p_unit + label * C,
-            None, None, None, first, last, last, across, along, SHARED, BEST, WORK, C, SPAN, TILE, STAGES,
+            None, None, None, first, last, last, SHARED, BEST, WORK, C, SPAN, TILE, STAGES,
         )  # fmt: skip
         store_row(p_matrix + i_row * C, tl.arange(0, SPAN), b_a.to(tl.float64) + value, C)
 
 
-@triton.jit(do_not_specialize=["N", "T", "S", "across", "along"])
+@triton.jit(do_not_specialize=["N", "T", "S"])
 def fill(
-    p_unary, p_pairwise, p_lengths, p_a, p_b, p_alpha, p_reach, p_share, p_beta, N, T, S, across, along,
+    p_unary, p_pairwise, p_flipped, p_lengths, p_a, p_b, p_alpha, p_reach, p_share, p_beta, N, T, S,
     SHARED: tl.constexpr, BEST: tl.constexpr, DOUBLE: tl.constexpr,
     C: tl.constexpr, SPAN: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -52,6 +52,8 @@ def fill(
     o_label = tl.arange(0, SPAN)
     p_unary += o_row
     p_pairwise += i_b * C * C if SHARED else i_b * (N - 1) * C * C
+    if p_flipped is not None:
+        p_flipped += i_b * C * C
     if first <= last:
         if tl.program_id(1) == 0:
             p_alpha += o_row
@@ -62,7 +64,7 @@ def fill(
             store_row(p_alpha + first * C, o_label, start(p_a + o_start, o_label, C, WORK)[0], C)
             kept = tl.where(last < length - 1, last - 1, last)
             walk_forwards(
-                p_unary, p_pairwise, p_a + o_start, p_alpha, p_reach, p_share, first, last, kept, across, along,
+                p_unary, p_pairwise, p_a + o_start, p_alpha, p_reach, p_share, first, last, kept,
                 SHARED, BEST, WORK, C, SPAN, TILE, STAGES,
             )  # fmt: skip
         elif p_beta is not None:
@@ -70,6 +72,6 @@ def fill(
             if last == length - 1:
                 store_row(p_beta + last * C, o_label, tl.zeros((SPAN,), WORK), C)
             walk_backwards(
-                p_unary, p_pairwise, p_b + o_start + C, p_beta, first, last, across, along,
+                p_unary, p_pairwise, p_flipped, p_b + o_start + C, p_beta, first, last,
                 SHARED, WORK, C, SPAN, TILE, STAGES,
             )  # fmt: skip
