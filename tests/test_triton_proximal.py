@@ -38,6 +38,21 @@ def test_equals_the_reference(name, n):
         torch.testing.assert_close(got[0], want[0], atol=1e-11, rtol=1e-12, equal_nan=True)
 
 
+@pytest.mark.parametrize("n", [40, 1, 5])
+def test_means_of_groups(n):
+    """Of runs and of clusters anywhere, some entries in none, with signs and without; more groups than a tile has."""
+    generator = torch.Generator().manual_seed(n)
+    v, y = torch.randn(2, 4, n, generator=generator, dtype=torch.float64)
+    y[3] = math.nan
+    groups = torch.randint(-1, n, (4, n), generator=generator, dtype=torch.int32)
+    groups[1], groups[2] = groups[1].sort().values, -1
+    groups[3, 0] = -1
+    for signs in (None, y):
+        there = None if signs is None else signs.to(DEVICE)
+        got = kernel_triton.group_mean(v.to(DEVICE), groups.to(DEVICE), there).cpu()
+        torch.testing.assert_close(got, reference.group_mean(v, groups, signs), equal_nan=True)
+
+
 def test_float32_and_no_rows():
     x = torch.randn(3, 20, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     for name in ("prox_tv", "prox_tv_shifted", "prox_oscar"):

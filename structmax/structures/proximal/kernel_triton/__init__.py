@@ -10,11 +10,14 @@ from torch import Tensor
 
 from structmax.contract import returns
 from structmax.numerics.kernel_triton import launch
+from structmax.structures.proximal.kernel_triton.means import average
 from structmax.structures.proximal.kernel_triton.runs import cluster, fuse
 
 # Longest row that a program has lanes for.
 LARGEST = 4096
 PER_WARP = 256
+# Groups that are averaged at once.
+GROUPS = 16
 
 
 def refuses(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | None:
@@ -65,3 +68,15 @@ def prox_oscar(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
         arguments = ranked, order, strengths, lines, y, groups, x.shape[1]
         launch(cluster, (len(x),), arguments, (block,), max(1, block // PER_WARP))
     return y, groups
+
+
+@returns("parts")
+def group_mean(v: Tensor, groups: Tensor, signs: Tensor | None = None) -> Tensor:
+    """sᵢ · mean of sⱼ vⱼ over the group of i, 0 outside every group: (B, n). Symmetric: pullback and pushforward."""
+    out = torch.empty_like(v)
+    if v.numel():
+        n = v.shape[1]
+        block = max(32, 1 << (n - 1).bit_length())
+        arguments = v, groups, signs, out, n
+        launch(average, (len(v),), arguments, (signs is not None, GROUPS, block), max(1, min(16, block // 64)))
+    return out
