@@ -38,6 +38,17 @@ def test_equals_the_reference(name, n):
         torch.testing.assert_close(got[0], want[0], atol=1e-11, rtol=1e-12, equal_nan=True)
 
 
+@pytest.mark.parametrize("name", ["prox_tv", "prox_oscar"])
+def test_long_rows_whose_runs_merge_many_times(name):
+    """A gap may be closed by what happens to a run further away, before it would have closed by itself."""
+    x = torch.randn(4, 150, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x[2:] = x[2:].cumsum(-1)
+    got = [t.cpu() for t in getattr(kernel_triton, name)(x.to(DEVICE), 1.0 if name == "prox_tv" else 0.02)]
+    want = getattr(reference, name)(x, 1.0 if name == "prox_tv" else 0.02)
+    assert torch.equal(got[1], want[1])
+    torch.testing.assert_close(got[0], want[0], atol=1e-11, rtol=1e-12)
+
+
 @pytest.mark.parametrize("n", [40, 1, 5])
 def test_means_of_groups(n):
     """Of runs and of clusters anywhere, some entries in none, with signs and without; more groups than a tile has."""

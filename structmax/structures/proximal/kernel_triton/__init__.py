@@ -34,7 +34,7 @@ def _outputs(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor, Tensor, Te
         strengths = lam.to(torch.float64).expand(B).contiguous()
     else:
         strengths = torch.full((B,), lam, **exact)  # type: ignore[call-overload]
-    lines = torch.empty(B, 4, block, **exact)  # type: ignore[call-overload]
+    lines = torch.empty(B, 6, block, **exact)  # type: ignore[call-overload]
     return torch.empty_like(x), torch.empty_like(x, dtype=torch.int32), strengths, lines, block
 
 
