@@ -105,9 +105,9 @@ def fuse(p_x, p_lam, p_lines, p_y, p_groups, n, SHIFTED: tl.constexpr, BLOCK: tl
 
     tl.store(p_counts + o, tl.cumsum(tl.where(m_kept, 1.0, 0.0).to(tl.float64), 0))
     m_before = (tl.load(p_x + o - 1, mask=(o > 0) & (o <= n), other=float("-inf")) > float("-inf")) & (broken == 0)
-    left = tl.associative_scan(tl.where(m_before, o - 1, -1), 0, _larger)
-    neighbour = tl.load(p_x + left, mask=left >= 0, other=0.0).to(tl.float64)
-    m_pair = m_kept & (left >= 0)
+    previous = tl.associative_scan(tl.where(m_before, o - 1, -1), 0, _larger)
+    neighbour = tl.load(p_x + previous, mask=previous >= 0, other=0.0).to(tl.float64)
+    m_pair = m_kept & (previous >= 0)
     step = tl.where(m_pair, z - tl.maximum(neighbour - high, floor), 0.0)
     mark = tl.where(step > slack, 1.0, tl.where(step < -slack, -1.0, 0.0)).to(tl.float64)
     # when an entry that is no head any more was joined to its run
