@@ -93,3 +93,63 @@ def test_potentials(monkeypatch, shape, partial):
     got = kernel_triton.potentials(mu.to(DEVICE), x.to(DEVICE), **there, tol=1e-12).cpu()
     want = reference.potentials(mu, x, **fields, tol=1e-12)
     torch.testing.assert_close(got, want, atol=1e-9, rtol=1e-9, equal_nan=True)
+
+
+def entropic(scores, rows, columns, partial, close=1e-9, **how):
+    fields = {"rows": torch.tensor(rows), "columns": torch.tensor(columns), "partial": partial}
+    there = {key: field.to(DEVICE) if isinstance(field, torch.Tensor) else field for key, field in fields.items()}
+    how = {"temperature": 1.0, "tol": 1e-12, "max_iter": 1000, **how}
+    got = [t.cpu() for t in kernel_triton.sinkhorn(scores.to(DEVICE), **there, **how)]
+    want = reference.sinkhorn(scores, **fields, **how)
+    for one, other in zip(got[:2], want[:2], strict=True):
+        torch.testing.assert_close(one, other, atol=close, rtol=close, equal_nan=True)
+    assert torch.equal(got[4], want[4])
+    assert [t.dtype for t in got] == [t.dtype for t in want]
+    return got
+
+
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize("shape", [(5, 5), (3, 6), (6, 3)])
+def test_entropic_matchings(monkeypatch, shape, partial):
+    """Plain, with −inf, smaller than its table, whose padding is NaN, empty, and with NaN: four lines to a tile."""
+    monkeypatch.setattr(kernel_triton, "LINES", 64)
+    generator = torch.Generator().manual_seed(sum(shape))
+    scores = torch.randn(5, *shape, generator=generator, dtype=torch.float64)
+    # one row has a single column, so that nobody else has it in a matching of all
+    scores[1, 0, 1:], scores[1, 2, 1] = -math.inf, -math.inf
+    scores[2, -1], scores[2, :, -1] = math.nan, math.nan
+    scores[4, 0, 0] = math.nan
+    rows, columns = ([size, size, size - 1, size * spare, size] for size, spare in zip(shape, (0, 1), strict=True))
+    got = entropic(scores, rows, columns, partial)
+    assert got[4].tolist() == [True, True, True, True, False]
+    assert got[3][3] == 0
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_entropic_matchings_at_low_temperatures(partial):
+    """Where Sinkhorn's steps are slow, Newton's are taken: after a few dozen passes nothing is left of the error."""
+    scores = torch.randn(2, 4, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    for temperature in (0.1, 1e-3):
+        passes = entropic(scores, [4, 4], [5, 4], partial, temperature=temperature)[3]
+        assert passes.max() < 100
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_entropic_matchings_of_masks(partial):
+    """Scores far from 0: one pair, a row, all of a table in float32, whose sums are −inf there, and a large offset."""
+    scores = torch.randn(5, 3, 3, generator=torch.Generator().manual_seed(2)).round(decimals=2)
+    scores[0, 0, 0], scores[1, 1] = -1e30, -1e12
+    scores[2] = torch.finfo(torch.float32).min
+    scores[3, :, 1:] = -1e20
+    scores[4, 1, 1] = 1e30
+    got = entropic(scores, [3] * 5, [3] * 5, partial, tol=1e-9, close=1e-5)
+    assert got[4].all()
+    assert partial or got[1][2] == -math.inf
+
+
+def test_an_entropic_matching_says_that_it_has_not_converged():
+    scores = torch.randn(1, 4, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64).to(DEVICE)
+    size = torch.tensor([4], device=DEVICE)
+    out = kernel_triton.sinkhorn(scores, rows=size, columns=size, partial=False, temperature=0.1, tol=1e-9, max_iter=3)
+    assert not out[4].any()
+    assert out[2].item() > 1e-9

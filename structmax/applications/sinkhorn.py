@@ -125,7 +125,7 @@ def sinkhorn(
         temperature: a number > 0.
         max_iter: how often the sums of an instance are computed, at most.
         tol: by how much a sum may miss 1.
-        backend: "auto", "numba" or "reference".
+        backend: "auto", "numba", "triton" or "reference".
 
     Returns:
         `EntropicMatching` with `marginals` μ, shaped as the scores, and `value`, the maximum, whose gradient is μ: both

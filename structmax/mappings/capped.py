@@ -113,7 +113,7 @@ def csparsemax(
         dim: the dimension that sums to 1.
         mask: True where an entry may be used; broadcasts to the scores.
         lengths: how many leading entries of `dim` may be used; broadcasts to the scores without `dim`.
-        backend: "auto" or "reference".
+        backend: "auto", "triton" or "reference".
 
     Returns:
         Probabilities, shape and dtype of the scores.
@@ -147,7 +147,7 @@ def csoftmax(
         dim: the dimension that sums to 1.
         mask: True where an entry may be used; broadcasts to the scores.
         lengths: how many leading entries of `dim` may be used; broadcasts to the scores without `dim`.
-        backend: "auto" or "reference".
+        backend: "auto", "triton" or "reference".
 
     Returns:
         Probabilities, shape and dtype of the scores.
@@ -180,7 +180,7 @@ def budget(
         dim: the dimension that sums to `budget`.
         mask: True where an entry may be used; broadcasts to the scores.
         lengths: how many leading entries of `dim` may be used; broadcasts to the scores without `dim`.
-        backend: "auto" or "reference".
+        backend: "auto", "triton" or "reference".
 
     Returns:
         Shape and dtype of the scores, entries in [0, 1].

@@ -151,7 +151,7 @@ def prox_tv(
         dim: the dimension along which neighbours are fused.
         mask: True where an entry counts; broadcasts to the scores.
         lengths: how many leading entries of `dim` count; broadcasts to the scores without `dim`.
-        backend: "auto", "numba" or "reference".
+        backend: "auto", "numba", "triton" or "reference".
 
     Returns:
         Shape and dtype of the scores; 0 at removed entries.
@@ -229,7 +229,7 @@ def fusedmax(
         dim: the dimension that sums to 1.
         mask: True where an entry may be used; broadcasts to the scores.
         lengths: how many leading entries of `dim` may be used; broadcasts to the scores without `dim`.
-        backend: "auto", "numba" or "reference".
+        backend: "auto", "numba", "triton" or "reference".
 
     Returns:
         Probabilities, shape and dtype of the scores.
@@ -262,7 +262,7 @@ def oscarmax(
         dim: the dimension that sums to 1.
         mask: True where an entry may be used; broadcasts to the scores.
         lengths: how many leading entries of `dim` may be used; broadcasts to the scores without `dim`.
-        backend: "auto", "numba" or "reference".
+        backend: "auto", "numba", "triton" or "reference".
 
     Returns:
         Probabilities, shape and dtype of the scores.
