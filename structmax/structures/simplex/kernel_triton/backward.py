@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from structmax.structures.simplex.kernel_triton.forward import IGNORED, NOTHING
+from structmax.structures.simplex.kernel_triton.forward import NOTHING
 from structmax.structures.simplex.kernel_triton.steep import pull_steep, steep
 from structmax.structures.simplex.kernel_triton.tile import LOG2_E, load_e, power, products, slopes
 
@@ -98,9 +98,9 @@ def pull_streamed(
         _pull(p_p, p_v, p_out, n, e, KIND, LANES, STAGES, WORK)
 
 
-@triton.jit(do_not_specialize=["B", "tiles"])
+@triton.jit(do_not_specialize=["B", "tiles", "ignored"])
 def gradient(
-    p_x, p_state, p_target, p_d_value, p_alpha, p_out, n, B, tiles, e: tl.float64,
+    p_x, p_state, p_target, p_d_value, p_alpha, p_out, ignored, n, B, tiles, e: tl.float64,
     KIND: tl.constexpr, STEEP: tl.constexpr, PER_ROW: tl.constexpr, DOUBLE: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -115,7 +115,7 @@ def gradient(
     level = tl.load(p_state + 2 * o_row + 1, mask=m_row, other=0.0)
     target = tl.load(p_target + o_row, mask=m_row, other=NOTHING)
     d_value = tl.load(p_d_value + o_row, mask=m_row, other=0.0).to(WORK)
-    still = (d_value == 0) | (origin == float("-inf")) | (target == IGNORED)
+    still = (d_value == 0) | (origin == float("-inf")) | (target == ignored)
     b_x = tl.load(p_x + o_row * n + o_column, mask=m_tile & ~still, other=0.0).to(WORK)
     b_t = b_x - origin - level
     if KIND == "softmax":

@@ -18,13 +18,14 @@ from structmax.structures.simplex.kernel_triton.tile import (
 )
 
 KEPT = tl.constexpr(4)
-# Targets that are no entry, as in reference.py: a value without a target term, and a row that counts nothing.
-NOTHING = tl.constexpr(-1)
-IGNORED = tl.constexpr(-2)
+# As in reference.py: the target of a value without a target term.
+NOTHING = tl.constexpr(-(2**62))
 
 
 @triton.jit
-def _store_loss(p_x, p_target, p_value, p_state, n, o_row, m_row, origin, level, tau, energy, e, TARGET: tl.constexpr):
+def _store_loss(
+    p_x, p_target, ignored, p_value, p_state, n, o_row, m_row, origin, level, tau, energy, e, TARGET: tl.constexpr
+):
     """Stores Ω*(x) − x[target] and the state (origin, level); `origin` is −inf where nothing is feasible.
 
     Ω*(x) = origin + (τ + energy)/α with energy = (α−1)⟨p, x − origin⟩.
@@ -37,16 +38,16 @@ def _store_loss(p_x, p_target, p_value, p_state, n, o_row, m_row, origin, level,
         m_target = m_row & (target >= 0) & (target < n)
         chosen = tl.load(p_x + o_row * n + target, mask=m_target, other=float("nan")).to(origin.dtype)
         gap = tl.where(origin == float("-inf"), 0.0, origin) - chosen
-        result = tl.where(target == NOTHING, result, tl.where(target == IGNORED, 0.0, gap + value))
+        result = tl.where(target == NOTHING, result, tl.where(target == ignored, 0.0, gap + value))
     tl.store(p_value + o_row, result, mask=m_row)
     # A maximum may have passed over a NaN; τ has not.
     tl.store(p_state + 2 * o_row, tl.where(level == level, origin, float("nan")), mask=m_row)
     tl.store(p_state + 2 * o_row + 1, level.to(origin.dtype), mask=m_row)
 
 
-@triton.jit(do_not_specialize=["B"])
+@triton.jit(do_not_specialize=["B", "ignored"])
 def solve_rows(
-    p_x, p_alpha, p_target, p_out, p_state, n, B, e: tl.float64,
+    p_x, p_alpha, p_target, p_out, p_state, ignored, n, B, e: tl.float64,
     KIND: tl.constexpr, STEEP: tl.constexpr, PER_ROW: tl.constexpr, LOSS: tl.constexpr, TARGET: tl.constexpr,
     DOUBLE: tl.constexpr, TOLERANCE: tl.constexpr, HALVINGS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -82,14 +83,14 @@ def solve_rows(
     if LOSS:
         b_z = b_x - tl.where(origin == float("-inf"), 0.0, origin)
         energy = e * tl.sum(products(b_p, b_z), 1, keep_dims=True)
-        _store_loss(p_x, p_target, p_out, p_state, n, o_row, m_row, origin, level, tau, energy, e, TARGET)
+        _store_loss(p_x, p_target, ignored, p_out, p_state, n, o_row, m_row, origin, level, tau, energy, e, TARGET)
     else:
         tl.store(p_out + o_row * n + o_column, b_p, mask=m_tile)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["ignored"])
 def solve_streamed(
-    p_x, p_alpha, p_target, p_out, p_state, n, e: tl.float64,
+    p_x, p_alpha, p_target, p_out, p_state, ignored, n, e: tl.float64,
     KIND: tl.constexpr, STEEP: tl.constexpr, PER_ROW: tl.constexpr, LOSS: tl.constexpr, TARGET: tl.constexpr,
     DOUBLE: tl.constexpr, TOLERANCE: tl.constexpr, HALVINGS: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -177,7 +178,9 @@ def solve_streamed(
                 tau = ((1 - tl.exp2(e_steep * tl.log2(p_anchor))) / e_steep).to(tau.dtype)
                 level = p_anchor.to(level.dtype)
     if LOSS:
-        _store_loss(p_x, p_target, p_out, p_state, n, o_row, o_row >= 0, origin, level, tau, energy, e_row, TARGET)
+        _store_loss(
+            p_x, p_target, ignored, p_out, p_state, n, o_row, o_row >= 0, origin, level, tau, energy, e_row, TARGET
+        )
     else:
         for start in tl.range(0, n, LANES, num_stages=STAGES):
             o_column = start + o_lane
