@@ -90,6 +90,9 @@ def test_one_alpha_for_each_row():
     torch.testing.assert_close(p, want, atol=1e-12, rtol=0)
     ((got, want),) = both("entmax_pullback", want, x.nan_to_num(neginf=0.0), dtype=torch.float64, alpha=alpha)
     torch.testing.assert_close(got, want, atol=1e-10, rtol=1e-10)
+    target = torch.tensor([0, 64, -100, 3, 0, 32, 5])
+    (value, want), _ = both("entmax_value", x, target, dtype=torch.float64, alpha=alpha, ignored=-100)
+    torch.testing.assert_close(value, want, atol=1e-11, rtol=1e-12)
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.3, 1.5, 2.0, 3.0])
@@ -99,6 +102,14 @@ def test_a_nan_stays_in_its_row(alpha):
     p = kernel_triton.entmax(x, alpha)
     assert p[0].isnan().all()
     assert p[6].isnan().all()
+    assert p[1:6].isfinite().all()
+    each = torch.full((7,), alpha, dtype=torch.float64, device=DEVICE)
+    each[1] = 4.5 - each[1]
+    p = kernel_triton.entmax(x, each)
+    value, _ = kernel_triton.entmax_value(x, torch.zeros(7, dtype=torch.int64, device=DEVICE), each, -100)
+    for broken in (0, 6):
+        assert p[broken].isnan().all()
+        assert value[broken].isnan()
     assert p[1:6].isfinite().all()
 
 

@@ -55,9 +55,8 @@ def _solve(
         return
     e, kind, steep_possible, per_row = _family(alpha)
     double = x.dtype == torch.float64
-    # The last step is still taken, and Newton squares its error.
-    tolerance = 2.0**-40 if double else 2.0**-20
-    output = (state is not None, target is not None, double, tolerance)
+    # The binary digits that Newton's method has found at least, before its last step.
+    output = (state is not None, target is not None, double, 40 if double else 20)
     halvings = 100 if double else 60
     if n <= SHORT:
         # A power takes more registers than a square: fewer numbers for each warp leave room for more of them.
@@ -87,7 +86,7 @@ def entmax_pullback(p: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
     e, kind, steep_possible, per_row = _family(alpha)
     double = p.dtype == torch.float64
     if n <= SHORT:
-        rows, block, warps = _tile(n, 512)
+        rows, block, warps = _tile(n, 256 if steep_possible else 512)
         arguments = p, v, alpha if per_row else None, out, n, B, e
         launch(pull_rows, (-(-B // rows),), arguments, (kind, steep_possible, per_row, double, rows, block), warps)
     else:
@@ -123,7 +122,7 @@ def entmax_gradient(
     if out.numel() == 0:
         return out
     e, kind, steep_possible, per_row = _family(alpha)
-    rows, block, warps = _tile(min(n, SHORT), 1024)
+    rows, block, warps = _tile(min(n, SHORT), 512 if kind == "general" else 1024)
     tiles = -(-n // block)
     arguments = x, state, target, d_value, alpha if per_row else None, out, ignored, n, B, tiles, e
     constants = kind, steep_possible, per_row, x.dtype == torch.float64, rows, block
