@@ -7,6 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from structmax.numerics import kernel_triton as numerics
 from structmax.structures.simplex import kernel_triton, reference
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -138,3 +139,32 @@ def test_long_rows_have_an_alpha_each(monkeypatch):
     target = torch.tensor([0, reference.NOTHING, reference.NOTHING])
     (value, want), _ = both("entmax_value", x, target, alpha=alpha, ignored=-100)
     torch.testing.assert_close(value, want, atol=1e-3, rtol=1e-5)
+
+
+def test_a_launch_of_a_compiled_kernel_passes_addresses(monkeypatch):
+    """The second launch of a kind goes to the launcher of the first; another dtype, alignment or constant does not."""
+    compiled_for, launched = [], []
+
+    class Compiled:
+        function, packed_metadata = "function", "metadata"
+
+        def run(self, *arguments):
+            launched.append(arguments)
+
+    class Kernel:
+        fn = "kernel"
+
+        def __getitem__(self, grid):
+            return lambda *arguments, num_warps: compiled_for.append(arguments) or Compiled()
+
+    monkeypatch.setattr(numerics, "_compiled", {})
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: "stream", raising=False)
+    x = torch.zeros(64)
+    for first in (x, x[4:], x[1:], x.double(), x):
+        numerics.launch(Kernel(), (2, 3), (first, None, 7, 0.5), ("constant",))
+    assert len(compiled_for) == 3
+    rest = (2, 3, 1, "stream", "function", "metadata", None, None, None)
+    assert launched == [(*rest, address, None, 7, 0.5, "constant") for address in (x[4:].data_ptr(), x.data_ptr())]
+    numerics.launch(Kernel(), (2, 3), (x, None, 7, 0.5), ("another",))
+    numerics.launch(Kernel(), (2, 0), (x, None, 7, 0.5), ("yet another",))
+    assert len(compiled_for) == 4
