@@ -313,3 +313,47 @@ def test_a_row_without_a_class_costs_everything(loss: Any) -> None:
     (slope,) = torch.autograd.grad(losses.sum(), x)
     assert slope.isfinite().all()
     assert (slope[0] == 0).all()
+
+
+# ---------------------------------------------------------------- reductions
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.3, 1.5, 2.0])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4), (4,)])
+def test_a_reduced_loss_under_transforms_is_that_of_its_rows(alpha: float, reduction: str, shape: tuple) -> None:
+    x, t, target = normal(2, *shape), normal(2, *shape, seed=3), classes(2, *shape[:-1], n=4)
+    target[..., :1] = 255
+
+    def ours(x: Tensor, target: Tensor) -> Tensor:
+        return structmax.entmax_loss(x, target, alpha, ignore_index=255, reduction=reduction)
+
+    def plain(x: Tensor, target: Tensor) -> Tensor:
+        losses = structmax.entmax_loss(x, target, alpha, ignore_index=255, reduction="none")
+        return losses.sum() if reduction == "sum" else losses.sum() / (target != 255).sum()
+
+    for transform in (
+        lambda f: f(x, target),
+        lambda f: torch.func.vmap(f)(x, target),
+        lambda f: torch.func.vmap(torch.func.grad(f))(x, target),
+        lambda f: torch.func.jvp(lambda x: f(x, target), (x,), (t,))[1],
+        lambda f: torch.func.vmap(lambda x, t, y: torch.func.jvp(lambda x: f(x, y), (x,), (t,))[1])(x, t, target),
+        lambda f: torch.func.hessian(f)(x, target),
+    ):
+        torch.testing.assert_close(transform(ours), transform(plain), equal_nan=True)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_reduced_loss_is_one_node(reduction: str) -> None:
+    """On a GPU each node of a small batch costs the host as much as several launches."""
+    x = normal(3, 4).requires_grad_()
+    node = structmax.sparsemax_loss(x, classes(3, n=4), reduction=reduction).grad_fn
+    assert [after.name() for after, _ in node.next_functions if after] == ["torch::autograd::AccumulateGrad"]
+
+
+@pytest.mark.parametrize("loss", [structmax.entmax15_loss, structmax.normmax_loss])
+def test_targets_may_be_of_any_integer_type(loss: Any) -> None:
+    x, target = normal(3, 4), torch.tensor([3, 255, 0])
+    for dtype in (torch.uint8, torch.int16, torch.int32):
+        close(loss(x, target.to(dtype), ignore_index=255), loss(x, target, ignore_index=255), 0.0)
+    close(loss(x[::2], target[::2].byte()), loss(x[::2], target[::2]), 0.0)

@@ -7,6 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from structmax.numerics import kernel_triton as numerics
 from structmax.structures.simplex import kernel_triton, reference
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -31,14 +32,14 @@ def rows(n, seed=0):
     return x
 
 
-def both(function, *arguments, dtype=torch.float32, alpha):
+def both(function, *arguments, dtype=torch.float32, alpha, **fields):
     """The kernel's outputs in `dtype` and the reference's in float64, on the same rounded inputs."""
     narrow = [a.to(dtype) if a.is_floating_point() else a for a in arguments]
     wide = [a.double() if a.is_floating_point() else a for a in narrow]
     row_alpha = isinstance(alpha, torch.Tensor)
     given = alpha.to(DEVICE, torch.promote_types(dtype, torch.float32)) if row_alpha else alpha
-    got = getattr(kernel_triton, function)(*(a.to(DEVICE) for a in narrow), given)
-    want = getattr(reference, function)(*wide, alpha.double() if row_alpha else alpha)
+    got = getattr(kernel_triton, function)(*(a.to(DEVICE) for a in narrow), given, **fields)
+    want = getattr(reference, function)(*wide, alpha.double() if row_alpha else alpha, **fields)
     listed = [(g,) if isinstance(g, torch.Tensor) else g for g in (got, want)]
     return [(g.double().cpu(), w) for g, w in zip(*listed, strict=True)]
 
@@ -74,12 +75,12 @@ def test_value_and_gradient(alpha, n):
     x = rows(n)
     target = torch.tensor([0, n - 1, 0, n // 2, 0, n // 2, -2])
     d_value = torch.tensor([1.0, -2.0, 0.5, 1.0, 1.0, 0.0, 1.0], dtype=torch.float64)
-    (value, want), (state, _) = both("entmax_value", x, target, dtype=torch.float64, alpha=alpha)
+    (value, want), (state, _) = both("entmax_value", x, target, dtype=torch.float64, alpha=alpha, ignored=-2)
     torch.testing.assert_close(value, want, atol=1e-11, rtol=1e-12)
     x_there, d_there, target_there = x.to(DEVICE), d_value.to(DEVICE), target.to(DEVICE)
-    got = kernel_triton.entmax_gradient(x_there, state.to(DEVICE), target_there, d_there, alpha).cpu()
-    _, reference_state = reference.entmax_value(x, target, alpha)
-    want = reference.entmax_gradient(x, reference_state, target, d_value, alpha)
+    got = kernel_triton.entmax_gradient(x_there, state.to(DEVICE), target_there, d_there, alpha, -2).cpu()
+    _, reference_state = reference.entmax_value(x, target, alpha, -2)
+    want = reference.entmax_gradient(x, reference_state, target, d_value, alpha, -2)
     torch.testing.assert_close(got, want, atol=1e-11, rtol=0)
 
 
@@ -90,6 +91,9 @@ def test_one_alpha_for_each_row():
     torch.testing.assert_close(p, want, atol=1e-12, rtol=0)
     ((got, want),) = both("entmax_pullback", want, x.nan_to_num(neginf=0.0), dtype=torch.float64, alpha=alpha)
     torch.testing.assert_close(got, want, atol=1e-10, rtol=1e-10)
+    target = torch.tensor([0, 64, -100, 3, 0, 32, 5])
+    (value, want), _ = both("entmax_value", x, target, dtype=torch.float64, alpha=alpha, ignored=-100)
+    torch.testing.assert_close(value, want, atol=1e-11, rtol=1e-12)
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.3, 1.5, 2.0, 3.0])
@@ -100,6 +104,14 @@ def test_a_nan_stays_in_its_row(alpha):
     assert p[0].isnan().all()
     assert p[6].isnan().all()
     assert p[1:6].isfinite().all()
+    each = torch.full((7,), alpha, dtype=torch.float64, device=DEVICE)
+    each[1] = 4.5 - each[1]
+    p = kernel_triton.entmax(x, each)
+    value, _ = kernel_triton.entmax_value(x, torch.zeros(7, dtype=torch.int64, device=DEVICE), each, -100)
+    for broken in (0, 6):
+        assert p[broken].isnan().all()
+        assert value[broken].isnan()
+    assert p[1:6].isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -108,9 +120,10 @@ def test_half_precision_is_computed_in_float32(dtype):
     torch.testing.assert_close(p, want, atol=4e-3, rtol=1e-2)
 
 
-def test_a_target_that_is_no_entry_costs_nan():
+@pytest.mark.parametrize("target", [9, -1, -2])
+def test_a_target_that_is_no_entry_costs_nan(target):
     x = rows(7).to(DEVICE)
-    value, _ = kernel_triton.entmax_value(x, torch.full((7,), 9, device=DEVICE), 1.5)
+    value, _ = kernel_triton.entmax_value(x, torch.full((7,), target, device=DEVICE), 1.5, -100)
     assert value.isnan().all()
 
 
@@ -123,6 +136,35 @@ def test_long_rows_have_an_alpha_each(monkeypatch):
     torch.testing.assert_close(p, want, atol=2e-5, rtol=0)
     ((got, want),) = both("entmax_pullback", want, x.nan_to_num(neginf=0.0), alpha=alpha)
     torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)
-    target = torch.tensor([0, -1, -1])
-    (value, want), _ = both("entmax_value", x, target, alpha=alpha)
+    target = torch.tensor([0, reference.NOTHING, reference.NOTHING])
+    (value, want), _ = both("entmax_value", x, target, alpha=alpha, ignored=-100)
     torch.testing.assert_close(value, want, atol=1e-3, rtol=1e-5)
+
+
+def test_a_launch_of_a_compiled_kernel_passes_addresses(monkeypatch):
+    """The second launch of a kind goes to the launcher of the first; another dtype, alignment or constant does not."""
+    compiled_for, launched = [], []
+
+    class Compiled:
+        function, packed_metadata = "function", "metadata"
+
+        def run(self, *arguments):
+            launched.append(arguments)
+
+    class Kernel:
+        fn = "kernel"
+
+        def __getitem__(self, grid):
+            return lambda *arguments, num_warps: compiled_for.append(arguments) or Compiled()
+
+    monkeypatch.setattr(numerics, "_compiled", {})
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: "stream", raising=False)
+    x = torch.zeros(64)
+    for first in (x, x[4:], x[1:], x.double(), x):
+        numerics.launch(Kernel(), (2, 3), (first, None, 7, 0.5), ("constant",))
+    assert len(compiled_for) == 3
+    rest = (2, 3, 1, "stream", "function", "metadata", None, None, None)
+    assert launched == [(*rest, address, None, 7, 0.5, "constant") for address in (x[4:].data_ptr(), x.data_ptr())]
+    numerics.launch(Kernel(), (2, 3), (x, None, 7, 0.5), ("another",))
+    numerics.launch(Kernel(), (2, 0), (x, None, 7, 0.5), ("yet another",))
+    assert len(compiled_for) == 4

@@ -153,8 +153,8 @@ def feasible_bounds(lower: Tensor, upper: Tensor, total: Tensor, *, is_budget: b
     )
 
 
-def hard_target(target: Tensor, x: Tensor, ignore_index: int) -> None:
-    """Integer classes, one for each row of x (…, n)."""
+def hard_target(target: Tensor, x: Tensor, ignore_index: int) -> Tensor:
+    """Integer classes, one for each row of x (…, n), as int64."""
     batch = x.shape[:-1]
     if target.dtype == torch.bool or target.is_complex():
         raise TypeError(f"`target` should hold integer classes or probabilities, but has dtype {target.dtype}.")
@@ -164,6 +164,8 @@ def hard_target(target: Tensor, x: Tensor, ignore_index: int) -> None:
             f"`target` should have shape {tuple(batch)}, the scores without `dim`, but has {tuple(target.shape)}. "
             "Probabilities should be floating point and have the scores' shape."
         )
+    # A byte could not be compared with a negative number.
+    target = target.long()
     if readable(target) and target.numel():
         wrong = (target != ignore_index) & ((target < 0) | (target >= x.shape[-1]))
         if bool(wrong.any()):
@@ -171,6 +173,7 @@ def hard_target(target: Tensor, x: Tensor, ignore_index: int) -> None:
                 f"`target` should lie between 0 and {x.shape[-1] - 1} or be ignore_index={ignore_index}, "
                 f"but holds {int(target[wrong][0])}."
             )
+    return target
 
 
 def soft_target(target: Tensor, x: Tensor, dim: int) -> Tensor:

@@ -1,8 +1,8 @@
 """Fenchel-Young losses: value + Ω(y) − ⟨x, y⟩, whose gradient is the point minus the target.
 
 For an integer target Ω(y) is a constant of the mapping (0 for entmax, 1 for normmax), and loss and gradient come from
-`EntmaxValue`: one pass over the scores forward, one backward, no probabilities kept in between. Class weights, label
-smoothing, ignored targets and reductions mean what they mean in `torch.nn.functional.cross_entropy`.
+`EntmaxValue` and `EntmaxTotal`: one pass over the scores forward, one backward, no probabilities kept in between. Class
+weights, label smoothing, ignored targets and reductions mean what they mean in `torch.nn.functional.cross_entropy`.
 """
 
 from collections.abc import Callable
@@ -12,11 +12,12 @@ from torch import Tensor
 
 from structmax import check
 from structmax.half import widened
-from structmax.mappings.entmax_rules import IGNORED, NOTHING, entmax_value_rule
+from structmax.mappings.entmax_rules import NOTHING, entmax_total_rule, entmax_value_rule
 from structmax.mappings.normmax import normmax_value
 
-# Ω*(x) − x[target] per row, float32 or wider: what is made of it is rounded once, at the end.
-Value = Callable[[Tensor, Tensor], Tensor]
+# Of scores, targets, the target that is ignored, and a reduction: the loss Ω*(x) + Ω(e_target) − x[target], or Ω*(x)
+# where the target is NOTHING. It is float32 or wider: what is made of it is rounded once, at the end.
+Value = Callable[[Tensor, Tensor, int, str], Tensor]
 
 
 def _fenchel_young(
@@ -24,14 +25,13 @@ def _fenchel_young(
     target: Tensor,
     value: Value,
     omega: Callable[[Tensor], Tensor],
-    vertex: float,
     dim: int,
     weight: Tensor | None,
     ignore_index: int,
     reduction: str,
     label_smoothing: float,
 ) -> Tensor:
-    """All losses are this one; `omega` is Ω of soft targets and `vertex` its value at a one-hot."""
+    """All losses are this one; `omega` is Ω of soft targets."""
     check.choice("reduction", reduction, ("mean", "sum", "none"))
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"`label_smoothing` should be between 0 and 1, but is {label_smoothing}.")
@@ -41,8 +41,10 @@ def _fenchel_young(
     if target.is_floating_point():
         losses, rows = _soft(x, check.soft_target(target, x, dim), value, omega, weight, label_smoothing)
     else:
-        check.hard_target(target, x, ignore_index)
-        losses, rows = _hard(x, target, value, vertex, weight, ignore_index, label_smoothing)
+        target = check.hard_target(target, x, ignore_index)
+        if weight is None and label_smoothing == 0:
+            return value(x, target, ignore_index, reduction).to(scores.dtype)
+        losses, rows = _hard(x, target, value, weight, ignore_index, label_smoothing)
     if reduction != "none":
         losses = losses.sum() if reduction == "sum" else losses.sum() / rows
     return losses.to(scores.dtype)
@@ -52,19 +54,13 @@ def _hard(
     x: Tensor,
     target: Tensor,
     value: Value,
-    vertex: float,
     weight: Tensor | None,
     ignore_index: int,
     label_smoothing: float,
 ) -> tuple[Tensor, Tensor]:
     """The loss of each row, and the weights their mean divides by."""
+    losses = value(x, target, ignore_index, "none")
     used = target != ignore_index
-    index = torch.where(used, target, IGNORED)
-    losses = value(x, index)
-    if vertex:
-        losses = losses + vertex * used.to(losses.dtype)
-    if weight is None and label_smoothing == 0:
-        return losses, used.sum()
     safe = torch.where(used, target, 0)
     importance = used.to(losses.dtype) if weight is None else torch.where(used, weight[safe], 0.0)
     smoothed = losses * importance
@@ -91,7 +87,7 @@ def _soft(
     weight: Tensor | None,
     label_smoothing: float,
 ) -> tuple[Tensor, Tensor]:
-    ahead = value(x, torch.full(x.shape[:-1], NOTHING, dtype=torch.int64, device=x.device))
+    ahead = value(x, torch.full(x.shape[:-1], NOTHING, dtype=torch.int64, device=x.device), 0, "none")
     x, target = widened(x), widened(target)
     weighted = target if weight is None else target * weight
     total = weighted.sum(-1)
@@ -155,15 +151,16 @@ def entmax_loss(
     if isinstance(alpha, Tensor):
         raise TypeError("`alpha` of a loss should be a number, but is a tensor. Try `float(alpha)`.")
 
-    def value(x: Tensor, index: Tensor) -> Tensor:
-        return entmax_value_rule(x, index, float(alpha), backend)[0]
+    def value(x: Tensor, index: Tensor, ignored: int, reduction: str) -> Tensor:
+        if reduction == "none":
+            return entmax_value_rule(x, index, float(alpha), ignored, backend)[0]
+        return entmax_total_rule(x, index, float(alpha), ignored, index.dim(), reduction == "mean", backend)[0]
 
     return _fenchel_young(
         scores,
         target,
         value,
         lambda y: _tsallis(y, float(alpha)),
-        0.0,
         dim,
         weight,
         ignore_index,
@@ -287,16 +284,18 @@ def normmax_loss(
         tensor(0.2929)
     """
 
-    def value(x: Tensor, index: Tensor) -> Tensor:
+    def value(x: Tensor, index: Tensor, ignored: int, reduction: str) -> Tensor:
+        used = index != ignored
         # an ignored row may hold anything
-        x = widened(x).masked_fill((index == IGNORED).unsqueeze(-1), 0.0)
+        x = widened(x).masked_fill(~used.unsqueeze(-1), 0.0)
         ahead = normmax_value(x, alpha, backend)
-        chosen = x.gather(-1, index.clamp_min(0).unsqueeze(-1)).squeeze(-1)
+        chosen = x.gather(-1, torch.where(used, index, 0).clamp_min(0).unsqueeze(-1)).squeeze(-1)
         # A forbidden target costs +inf, also in a row without other entries.
-        loss = torch.where(ahead == -torch.inf, torch.inf, ahead - chosen)
-        return torch.where(index == IGNORED, 0.0, torch.where(index == NOTHING, ahead, loss))
+        loss = torch.where(ahead == -torch.inf, torch.inf, ahead - chosen + 1)
+        losses = torch.where(used, torch.where(index == NOTHING, ahead, loss), 0.0)
+        return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.sum() / used.sum()
 
     def norm(y: Tensor) -> Tensor:
         return torch.linalg.vector_norm(y, alpha, -1)
 
-    return _fenchel_young(scores, target, value, norm, 1.0, dim, weight, ignore_index, reduction, label_smoothing)
+    return _fenchel_young(scores, target, value, norm, dim, weight, ignore_index, reduction, label_smoothing)

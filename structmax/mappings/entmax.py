@@ -204,4 +204,4 @@ def smoothed_max(
     x = check.last(scores, dim, mask, lengths)
     rows = check.per_row("alpha", alpha, x, check.axis(scores, dim))
     nothing = torch.full(x.shape[:-1], NOTHING, dtype=torch.int64, device=x.device)
-    return entmax_value_rule(x, nothing, rows, backend)[0].to(x.dtype)
+    return entmax_value_rule(x, nothing, rows, 0, backend)[0].to(x.dtype)

@@ -10,7 +10,8 @@ s_i = p_i^(2−α) and ⟨v⟩ = Σ s v / Σ s,
     J v = s (v − ⟨v⟩)            symmetric: Point pulls back through Pullback, and Pullback through itself
     ∂p/∂α = h − s Σh / Σs        h given at `_alpha_numerator`
 
-The same four rules serve every α; `EntmaxValue` minus the score of a target is the Fenchel-Young loss.
+The same rules serve every α. `EntmaxValue` minus the score of a target is the Fenchel-Young loss of a row, and
+`EntmaxTotal` that of a batch.
 """
 
 import math
@@ -26,8 +27,8 @@ from structmax.structures.simplex import Simplex
 
 ROOM = Simplex.room
 Alpha = float | Tensor
-# Special targets of the kernels: a value without a target term, and a row that is ignored.
-NOTHING, IGNORED = -1, -2
+# The target of a value without a target term, as in the kernels.
+NOTHING = -(2**62)
 
 
 def remember(ctx: Any, alpha: Alpha, *tensors: Tensor) -> None:
@@ -168,16 +169,19 @@ def _slope(p: Tensor, alpha: Alpha) -> Tensor:
 
 
 class EntmaxValue(Function):
-    """Ω*(x) − x[target], and the state that recovers p: both float32 or wider. Gradient: p − e_target."""
+    """Ω*(x) − x[target], 0 where that is `ignored`, and the state that recovers p: float32 or wider.
+
+    Gradient: p − e_target.
+    """
 
     @staticmethod
-    def forward(x: Tensor, target: Tensor, alpha: Alpha, backend: str) -> tuple[Tensor, Tensor]:
-        value, state = ask(ROOM, "entmax_value", (x, target), x.dim() - 1, backend, alpha=alpha)
+    def forward(x: Tensor, target: Tensor, alpha: Alpha, ignored: int, backend: str) -> tuple[Tensor, Tensor]:
+        value, state = ask(ROOM, "entmax_value", (x, target), x.dim() - 1, backend, alpha=alpha, ignored=ignored)
         return value, state
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        x, target, alpha, ctx.backend = inputs
+        x, target, alpha, ctx.ignored, ctx.backend = inputs
         remember(ctx, alpha, x, output[1], target)
         ctx.mark_non_differentiable(output[1])
 
@@ -186,20 +190,90 @@ class EntmaxValue(Function):
         alpha, x, state, target = recall(ctx)
         d_alpha = None
         if ctx.needs_input_grad[2]:
-            d_alpha = -_counted(d_value, target) * _alpha_slope_of_omega(point_rule(x, alpha, ctx.backend), alpha)
-        return entmax_gradient_rule(x, state, target, d_value, alpha, ctx.backend), None, d_alpha, None
+            slope = _alpha_slope_of_omega(point_rule(x, alpha, ctx.backend), alpha)
+            d_alpha = -_counted(d_value, target, ctx.ignored) * slope
+        d_x = entmax_gradient_rule(x, state, target, d_value, alpha, ctx.ignored, ctx.backend)
+        return d_x, None, d_alpha, None, None
 
     @staticmethod
-    def jvp(ctx: Any, x_t: Tensor, _: None, alpha_t: Tensor | None, __: None) -> tuple[Any, ...]:
+    def jvp(ctx: Any, x_t: Tensor, _: None, alpha_t: Tensor | None, __: None, ___: None) -> tuple[Any, ...]:
         alpha, x, state, target = recall(ctx)
-        gradient = entmax_gradient_rule(x, state, target, torch.ones_like(x[..., 0]), alpha, ctx.backend)
-        out = (gradient.to(state.dtype) * x_t).sum(-1)
+        out = _pushforward(x_t, x, state, target, alpha, ctx.ignored, ctx.backend)
         if alpha_t is not None:
-            out = out - _counted(alpha_t, target) * _alpha_slope_of_omega(point_rule(x, alpha, ctx.backend), alpha)
+            slope = _alpha_slope_of_omega(point_rule(x, alpha, ctx.backend), alpha)
+            out = out - _counted(alpha_t, target, ctx.ignored) * slope
         return out, None
 
 
 entmax_value_rule = rule(EntmaxValue)
+
+
+def _pushforward(
+    x_t: Tensor, x: Tensor, state: Tensor, target: Tensor, alpha: Alpha, ignored: int, backend: str
+) -> Tensor:
+    """⟨p − e_target, x_t⟩ of each row."""
+    gradient = entmax_gradient_rule(x, state, target, torch.ones_like(x[..., 0]), alpha, ignored, backend)
+    return (gradient.to(state.dtype) * x_t).sum(-1)
+
+
+class EntmaxTotal(Function):
+    """`EntmaxValue` summed over its last `rows` dimensions; with `mean`, over the number of rows that count.
+
+    Also the states, and that number. One node of autograd, and no operator that the sum can do without: a loss of a
+    small batch takes as long as the host needs for its launches. α is a number.
+    """
+
+    @staticmethod
+    def forward(
+        x: Tensor, target: Tensor, alpha: float, ignored: int, rows: int, mean: bool, backend: str
+    ) -> tuple[Tensor, ...]:
+        value, state = ask(ROOM, "entmax_value", (x, target), x.dim() - 1, backend, alpha=alpha, ignored=ignored)
+        total = _total(value, rows)
+        if not mean:
+            return total, state
+        count = _total(target != ignored, rows)
+        return total / count, state, count
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        x, target, alpha, ctx.ignored, ctx.rows, _, ctx.backend = inputs
+        remember(ctx, alpha, x, target, *output[1:])
+        ctx.mark_non_differentiable(*output[1:])
+        # No zeros in place of gradients that nobody has.
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, d_total: Tensor | None, *_: None) -> tuple[Any, ...]:
+        if d_total is None:
+            return (None,) * 7
+        alpha, x, target, state, *count = recall(ctx)
+        # Spread before it is divided: the division then writes what the kernel reads.
+        d_value = _spread(d_total, ctx.rows).expand_as(target)
+        for number in count:
+            d_value = d_value / _spread(number, ctx.rows)
+        d_x = entmax_gradient_rule(x, state, target, d_value, alpha, ctx.ignored, ctx.backend)
+        return d_x, None, None, None, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, x_t: Tensor, *_: None) -> tuple[Any, ...]:
+        alpha, x, target, state, *count = recall(ctx)
+        out = _total(_pushforward(x_t, x, state, target, alpha, ctx.ignored, ctx.backend), ctx.rows)
+        for number in count:
+            out = out / number
+        return out, *(None for _ in (state, *count))
+
+
+entmax_total_rule = rule(EntmaxTotal)
+
+
+def _total(values: Tensor, rows: int) -> Tensor:
+    """The sum over the last `rows` dimensions: no dimensions would mean all to torch."""
+    return values.sum(tuple(range(-rows, 0))) if rows else values
+
+
+def _spread(total: Tensor, rows: int) -> Tensor:
+    """As many dimensions of size 1 at the end as `_total` has summed over; a single number broadcasts without."""
+    return total.reshape(total.shape + (1,) * rows) if total.dim() else total
 
 
 def _alpha_slope_of_omega(p: Tensor, alpha: Tensor) -> Tensor:
@@ -225,44 +299,48 @@ class EntmaxGradient(Function):
     """d_value · (p(x) − e_target)."""
 
     @staticmethod
-    def forward(x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, alpha: Alpha, backend: str) -> Tensor:
-        return ask(ROOM, "entmax_gradient", (x, state, target, d_value), x.dim() - 1, backend, alpha=alpha)[0]
+    def forward(
+        x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, alpha: Alpha, ignored: int, backend: str
+    ) -> Tensor:
+        tensors = x, state, target, d_value
+        return ask(ROOM, "entmax_gradient", tensors, x.dim() - 1, backend, alpha=alpha, ignored=ignored)[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, _, target, d_value, alpha, ctx.backend = inputs
+        x, _, target, d_value, alpha, ctx.ignored, ctx.backend = inputs
         remember(ctx, alpha, x, target, d_value)
 
     @staticmethod
     def backward(ctx: Any, w: Tensor) -> tuple[Any, ...]:
         alpha, x, target, d_value = recall(ctx)
         p = point_rule(x, alpha, ctx.backend)
-        scaled = _counted(d_value, target).unsqueeze(-1) * w
+        scaled = _counted(d_value, target, ctx.ignored).unsqueeze(-1) * w
         d_alpha = None
         if ctx.needs_input_grad[4]:
             d_alpha = _alpha_pullback(p, alpha, scaled)
-        d_d_value = (w * _difference(p, target)).sum(-1)
-        return pullback_rule(p, scaled, alpha, ctx.backend), None, None, d_d_value, d_alpha, None
+        d_d_value = (w * _difference(p, target, ctx.ignored)).sum(-1)
+        return pullback_rule(p, scaled, alpha, ctx.backend), None, None, d_d_value, d_alpha, None, None
 
     @staticmethod
-    def jvp(ctx: Any, x_t: Tensor, _: Any, __: Any, d_value_t: Tensor, alpha_t: Tensor | None, ___: None) -> Tensor:
+    def jvp(ctx: Any, x_t: Tensor, _: Any, __: Any, d_value_t: Tensor, alpha_t: Tensor | None, *___: None) -> Tensor:
         alpha, x, target, d_value = recall(ctx)
         p = point_rule(x, alpha, ctx.backend)
         p_t = pullback_rule(p, x_t, alpha, ctx.backend)
         if alpha_t is not None:
             p_t = p_t + _alpha_pushforward(p, alpha, alpha_t)
-        return _counted(d_value, target).unsqueeze(-1) * p_t + d_value_t.unsqueeze(-1) * _difference(p, target)
+        scaled = _counted(d_value, target, ctx.ignored).unsqueeze(-1) * p_t
+        return scaled + d_value_t.unsqueeze(-1) * _difference(p, target, ctx.ignored)
 
 
 entmax_gradient_rule = rule(EntmaxGradient)
 
 
-def _counted(rows: Tensor, target: Tensor) -> Tensor:
+def _counted(rows: Tensor, target: Tensor, ignored: int) -> Tensor:
     """Rows, 0 where the target is ignored."""
-    return rows.masked_fill(target == IGNORED, 0.0)
+    return rows.masked_fill(target == ignored, 0.0)
 
 
-def _difference(p: Tensor, target: Tensor) -> Tensor:
+def _difference(p: Tensor, target: Tensor, ignored: int) -> Tensor:
     """p − e_target: p where there is no target, 0 where it is ignored."""
     hit = torch.arange(p.shape[-1], device=p.device) == target.unsqueeze(-1)
-    return (p - hit.to(p.dtype)).masked_fill((target == IGNORED).unsqueeze(-1), 0.0)
+    return (p - hit.to(p.dtype)).masked_fill((target == ignored).unsqueeze(-1), 0.0)

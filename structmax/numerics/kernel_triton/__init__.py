@@ -3,6 +3,7 @@
 from collections.abc import Hashable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 _compiled: dict[Hashable, Any] = {}
@@ -14,7 +15,8 @@ def launch(
     """kernel[grid](*arguments, *constants), with the compiled kernel found by one look-up.
 
     Triton's own search takes longer than a small batch does on the GPU. The key has all that a compiled kernel depends
-    on: device, dtypes, alignments, what Triton specialises of integers, and the constants.
+    on: device, dtypes, alignments, what Triton specialises of integers, and the constants. A compiled kernel gets
+    addresses instead of tensors, which its launcher would have to ask for them, and no hooks of Triton's profiler.
 
     Args:
         kernel: a function under `triton.jit`, whose last parameters are constexpr.
@@ -25,11 +27,23 @@ def launch(
     """
     if 0 in grid:
         return
-    layout = tuple(map(_specialised, arguments))
-    key = (kernel, num_warps, arguments[0].get_device(), layout, constants)
+    device, layout, values = arguments[0].get_device(), [], []
+    for argument in arguments:
+        # What the compiled kernel depends on of an argument, and what its launcher is given.
+        if isinstance(argument, Tensor):
+            address = argument.data_ptr()
+            layout += (argument.dtype, address % 16 == 0)
+            values.append(address)
+        else:
+            layout += _specialised(argument)
+            values.append(argument)
+    # A kernel's own hash takes a lock.
+    key = (kernel.fn, num_warps, device, constants, *layout)
     compiled = _compiled.get(key)
     if compiled is not None:
-        compiled[(*grid, 1, 1)[:3]](*arguments, *constants)
+        stream = torch._C._cuda_getCurrentRawStream(device)
+        rest = compiled.packed_metadata, None, None, None
+        compiled.run(*(*grid, 1, 1)[:3], stream, compiled.function, *rest, *values, *constants)
         return
     compiled = kernel[grid](*arguments, *constants, num_warps=num_warps)
     # The interpreter compiles nothing.
@@ -37,10 +51,8 @@ def launch(
         _compiled[key] = compiled
 
 
-def _specialised(argument: Any) -> Hashable:
-    """What a compiled kernel depends on of an argument."""
-    if isinstance(argument, Tensor):
-        return argument.dtype, argument.data_ptr() % 16 == 0
+def _specialised(argument: Any) -> tuple[Hashable, ...]:
+    """What a compiled kernel depends on of an argument that is no tensor."""
     if isinstance(argument, int):
         return argument % 16 == 0, argument == 1, -(2**31) <= argument < 2**31
-    return type(argument)
+    return (type(argument),)

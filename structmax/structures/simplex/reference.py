@@ -18,8 +18,8 @@ from structmax.recursion.edges import Hyperedges, Recursion
 BISECTIONS = 200
 # Stands in for −inf where a sorted row is summed; far below any support, which ends 1/(α−1) under the maximum.
 FLOOR = -1e6
-# Special targets: a value without a target term, and a row that is ignored.
-NOTHING, IGNORED = -1, -2
+# The target of a value without a target term: no class, and no index that people ignore.
+NOTHING = -(2**62)
 
 # A few operators of torch: on a GPU they are faster than copies to the host and back.
 ON_DEVICE = (
@@ -177,10 +177,10 @@ def entmax_pullback(p: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 @returns("state", "state:2")
-def entmax_value(x: Tensor, target: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
+def entmax_value(x: Tensor, target: Tensor, alpha: float | Tensor, ignored: int) -> tuple[Tensor, Tensor]:
     """Ω*_α(x) − x[target] per row: (B,), and the state of `_solve`: (B, 2).
 
-    Without the second term where target is −1 (NOTHING), 0 where it is −2 (IGNORED). A forbidden target costs +inf.
+    Without the second term where the target is NOTHING, 0 where it is `ignored`. A forbidden target costs +inf.
     Ω* = ⟨p, x⟩ − Ω_α(p) is summed as ⟨p, x − origin⟩, so that no large score cancels.
     """
     dtype = x.dtype
@@ -195,20 +195,23 @@ def entmax_value(x: Tensor, target: Tensor, alpha: float | Tensor) -> tuple[Tens
     origin = state[:, 0]
     z = torch.where(p == 0, 0.0, x - origin[:, None])
     value = (p * z).sum(-1) - omega
-    chosen = x.gather(-1, target.clamp_min(0)[:, None]).squeeze(-1) - origin
+    safe = torch.where(target == ignored, 0, target).clamp_min(0)
+    chosen = x.gather(-1, safe[:, None]).squeeze(-1) - origin
     with_target = torch.where(feasible, value - chosen, math.inf)
     without = torch.where(feasible, value + origin, -math.inf)
     value = torch.where(target == NOTHING, without, with_target)
-    return torch.where(target == IGNORED, 0.0, value).to(dtype), state.to(dtype)
+    return torch.where(target == ignored, 0.0, value).to(dtype), state.to(dtype)
 
 
 @returns("parts")
-def entmax_gradient(x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, alpha: float | Tensor) -> Tensor:
+def entmax_gradient(
+    x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, alpha: float | Tensor, ignored: int
+) -> Tensor:
     """d_value · (p − onehot(target)), with p recovered from `state`; the pullback of `entmax_value`: (B, n)."""
     feasible = (x != -math.inf).any(-1, keepdim=True)
     hit = torch.arange(x.shape[-1], device=x.device) == target[:, None]
     gradient = d_value[:, None] * (_recover(x, state, alpha) - hit.to(x.dtype))
-    counts = feasible & (d_value != 0)[:, None] & (target != IGNORED)[:, None]
+    counts = feasible & (d_value != 0)[:, None] & (target != ignored)[:, None]
     return torch.where(counts, gradient, 0.0)
 
 
@@ -219,8 +222,8 @@ def examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any
     for alpha in (1.0, 1.25, 1.5, 2.0, torch.full_like(rows, 1.5)):
         yield "entmax", (x,), {"alpha": alpha}
         yield "entmax_pullback", (x, x), {"alpha": alpha}
-        yield "entmax_value", (x, target), {"alpha": alpha}
-        yield "entmax_gradient", (x, state, target, rows), {"alpha": alpha}
+        yield "entmax_value", (x, target), {"alpha": alpha, "ignored": -100}
+        yield "entmax_gradient", (x, state, target, rows), {"alpha": alpha, "ignored": -100}
     yield "log_partition", (x,), {}
     yield "marginals", (x,), {}
     yield "marginals_jvp", (x, x), {}

@@ -34,8 +34,8 @@ from structmax.structures.simplex.kernel_numba.thresholds import (
     whole,
 )
 
-# Targets that are no entry, as in reference.py: a value without a target term, and a row that counts nothing.
-NOTHING, IGNORED = -1, -2
+# As in reference.py: the target of a value without a target term.
+NOTHING = -(2**62)
 
 # --- one row: probabilities from the threshold, times a weight -----------------------------------------------------
 
@@ -187,10 +187,10 @@ def _covariance_rows(start, stop, x, v, out):
 
 
 @compiled()
-def _write_value(row, target, alpha, origin, t, tau, mean, state):
+def _write_value(row, target, ignored, alpha, origin, t, tau, mean, state):
     """With the origin o of the state Σ p^α = Σ p (p_o^e + e (x − o)), so that Ω* − o = (τ_o + e Σ p (x − o)) / α."""
     state[0], state[1] = (0, 0) if origin == -np.inf else (origin, t)
-    if target == IGNORED:
+    if target == ignored:
         return 0.0
     if origin == -np.inf:
         return -np.inf if target == NOTHING else np.inf
@@ -202,7 +202,7 @@ def _write_value(row, target, alpha, origin, t, tau, mean, state):
 
 
 @compiled()
-def _value_lanes(start, stop, x, target, e, tolerance, value, state):
+def _value_lanes(start, stop, x, target, ignored, e, tolerance, value, state):
     tiles, lanes, peaks, taus = lane_scratch(x)
     z = np.empty(x.shape[1], x.dtype)
     for lead in range(start, stop, BLOCK):
@@ -212,13 +212,13 @@ def _value_lanes(start, stop, x, target, e, tolerance, value, state):
             row, origin, tau, k = x[first + i], float(peaks[i]), taus[i], first + i
             shift(row, peaks[i], x.dtype.type(e if e == 1 or e == 0.5 else 1), z)
             mean = mean_score(z, e, tau)
-            value[k] = _write_value(row, target[k], 1 + e, origin, tau, tau, mean, state[k])
+            value[k] = _write_value(row, target[k], ignored, 1 + e, origin, tau, tau, mean, state[k])
 
 
 @kernel()
-def _value_rows(start, stop, x, target, alpha, tolerance, value, state):
+def _value_rows(start, stop, x, target, ignored, alpha, tolerance, value, state):
     if lanes_fit(x, stop - start, alpha):
-        _value_lanes(start, stop, x, target, alpha[0] - 1, tolerance, value, state)
+        _value_lanes(start, stop, x, target, ignored, alpha[0] - 1, tolerance, value, state)
         return
     peaks, crest, z, places = scratch(x)
     y = np.empty(x.shape[1])
@@ -236,18 +236,18 @@ def _value_rows(start, stop, x, target, alpha, tolerance, value, state):
                 tau, count = threshold(row, peak, e, peaks, crest, z, places, tolerance)
                 t = tau
                 mean = mean_score(z[: whole(count)], e, tau) if e != 0 else 0.0
-        value[i] = _write_value(row, target[i], 1 + e, origin, t, tau, mean, state[i])
+        value[i] = _write_value(row, target[i], ignored, 1 + e, origin, t, tau, mean, state[i])
 
 
 @kernel()
-def _gradient_rows(start, stop, x, state, target, d_value, alpha, tolerance, d_x):
+def _gradient_rows(start, stop, x, state, target, ignored, d_value, alpha, tolerance, d_x):
     dtype = x.dtype.type
     _, _, z, places = scratch(x)
     for i in range(start, stop):
         row = x[i]
         e = alpha[i % alpha.size] - 1
         origin, t, weight, hit = state[i, 0], float(state[i, 1]), d_value[i], target[i]
-        still = weight == 0 or hit == IGNORED
+        still = weight == 0 or hit == ignored
         if still or is_nan(origin):
             d_x[i] = dtype(0) if still else origin
             continue
@@ -303,26 +303,28 @@ def entmax_pullback(p: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 @returns("state", "state:2")
-def entmax_value(x: Tensor, target: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
+def entmax_value(x: Tensor, target: Tensor, alpha: float | Tensor, ignored: int) -> tuple[Tensor, Tensor]:
     """Ω*_α(x) − x[target] per row, as in reference.py: (B,), and the state: (B, 2)."""
     value, state = x.new_empty(len(x)), x.new_empty(len(x), 2)
-    arrays = (x.numpy(), target.numpy(), _alphas(alpha), _tolerance(x), value.numpy(), state.numpy())
+    arrays = (x.numpy(), target.numpy(), ignored, _alphas(alpha), _tolerance(x), value.numpy(), state.numpy())
     over_rows(_value_rows, len(x), x.numel(), *arrays)
     return value, state
 
 
 @returns("parts")
-def entmax_gradient(x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, alpha: float | Tensor) -> Tensor:
+def entmax_gradient(
+    x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, alpha: float | Tensor, ignored: int
+) -> Tensor:
     """d_value · (p − onehot(target)), with p recovered from `state`; the pullback of `entmax_value`: (B, n)."""
     d_x = torch.empty_like(x)
-    arrays = (x.numpy(), state.numpy(), target.numpy(), d_value.numpy(), _alphas(alpha), _tolerance(x), d_x.numpy())
-    over_rows(_gradient_rows, len(x), x.numel(), *arrays)
+    given = x.numpy(), state.numpy(), target.numpy(), ignored, d_value.numpy()
+    over_rows(_gradient_rows, len(x), x.numel(), *given, _alphas(alpha), _tolerance(x), d_x.numpy())
     return d_x
 
 
 def log_partition(x: Tensor) -> Tensor:
     """log Σ exp x: (B,)."""
-    return entmax_value(x, torch.full((len(x),), -1), 1.0)[0]
+    return entmax_value(x, torch.full((len(x),), NOTHING), 1.0, 0)[0]
 
 
 def marginals(x: Tensor) -> Tensor:

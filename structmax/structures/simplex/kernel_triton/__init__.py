@@ -46,33 +46,34 @@ def _tile(n: int, per_warp: int) -> tuple[int, int, int]:
     return max(1, per_warp // block), block, min(32, max(1, block // per_warp))
 
 
-def _solve(x: Tensor, alpha: float | Tensor, target: Tensor | None, out: Tensor, state: Tensor | None) -> None:
+def _solve(
+    x: Tensor, alpha: float | Tensor, target: Tensor | None, ignored: int, out: Tensor, state: Tensor | None
+) -> None:
     """Probabilities into `out`; or, given `state`, values into `out` and states into `state`."""
     B, n = x.shape
     if out.numel() == 0:
         return
     e, kind, steep_possible, per_row = _family(alpha)
     double = x.dtype == torch.float64
-    # The last step is still taken, and Newton squares its error.
-    tolerance = 2.0**-40 if double else 2.0**-20
-    output = (state is not None, target is not None, double, tolerance)
+    # The binary digits that Newton's method has found at least, before its last step.
+    output = (state is not None, target is not None, double, 40 if double else 20)
     halvings = 100 if double else 60
     if n <= SHORT:
         # A power takes more registers than a square: fewer numbers for each warp leave room for more of them.
         rows, block, warps = _tile(n, 256 if kind == "general" else 512 if n <= 2048 else 1024)
-        arguments = x, alpha if per_row else None, target, out, state, n, B, e
+        arguments = x, alpha if per_row else None, target, out, state, ignored, n, B, e
         constants = kind, steep_possible, per_row, *output, halvings, rows, block
         launch(solve_rows, (-(-B // rows),), arguments, constants, warps)
     else:
         lanes = 1024 if n > 16384 else 512
-        arguments = x, alpha if per_row else None, target, out, state, n, e
+        arguments = x, alpha if per_row else None, target, out, state, ignored, n, e
         launch(solve_streamed, (B,), arguments, (kind, steep_possible, per_row, *output, halvings, lanes, 4))
 
 
 def entmax(x: Tensor, alpha: float | Tensor) -> Tensor:
     """p = argmax over the simplex of ⟨p, x⟩ − Ω_α(p): (B, n)."""
     p = torch.empty_like(x)
-    _solve(x, alpha, None, p, None)
+    _solve(x, alpha, None, 0, p, None)
     return p
 
 
@@ -85,7 +86,7 @@ def entmax_pullback(p: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
     e, kind, steep_possible, per_row = _family(alpha)
     double = p.dtype == torch.float64
     if n <= SHORT:
-        rows, block, warps = _tile(n, 512)
+        rows, block, warps = _tile(n, 256 if steep_possible else 512)
         arguments = p, v, alpha if per_row else None, out, n, B, e
         launch(pull_rows, (-(-B // rows),), arguments, (kind, steep_possible, per_row, double, rows, block), warps)
     else:
@@ -95,33 +96,35 @@ def entmax_pullback(p: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
     return out
 
 
-def _value(x: Tensor, target: Tensor | None, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
+def _value(x: Tensor, target: Tensor | None, alpha: float | Tensor, ignored: int) -> tuple[Tensor, Tensor]:
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     value = torch.empty(x.shape[0], dtype=wide, device=x.device)
     state = torch.empty(x.shape[0], 2, dtype=wide, device=x.device)
-    _solve(x, alpha, target, value, state)
+    _solve(x, alpha, target, ignored, value, state)
     return value, state
 
 
-def entmax_value(x: Tensor, target: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
+def entmax_value(x: Tensor, target: Tensor, alpha: float | Tensor, ignored: int) -> tuple[Tensor, Tensor]:
     """Ω*_α(x) − x[target] per row, as in reference.py: (B,), and the state of the row: (B, 2).
 
     The state is (max x, τ), or (smallest supported score, its probability) where α > 2; −inf leads it where nothing is
     feasible.
     """
-    return _value(x, target, alpha)
+    return _value(x, target, alpha, ignored)
 
 
-def entmax_gradient(x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, alpha: float | Tensor) -> Tensor:
+def entmax_gradient(
+    x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, alpha: float | Tensor, ignored: int
+) -> Tensor:
     """d_value · (p − onehot(target)), with p recovered from `state`; the pullback of `entmax_value`: (B, n)."""
     B, n = x.shape
     out = torch.empty_like(x)
     if out.numel() == 0:
         return out
     e, kind, steep_possible, per_row = _family(alpha)
-    rows, block, warps = _tile(min(n, SHORT), 1024)
+    rows, block, warps = _tile(min(n, SHORT), 512 if kind == "general" else 1024)
     tiles = -(-n // block)
-    arguments = x, state, target, d_value, alpha if per_row else None, out, n, B, tiles, e
+    arguments = x, state, target, d_value, alpha if per_row else None, out, ignored, n, B, tiles, e
     constants = kind, steep_possible, per_row, x.dtype == torch.float64, rows, block
     launch(gradient, (-(-B // rows) * tiles,), arguments, constants, warps)
     return out
@@ -129,7 +132,7 @@ def entmax_gradient(x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, a
 
 def log_partition(x: Tensor) -> Tensor:
     """log Σ exp x per row: (B,)."""
-    return _value(x, None, 1.0)[0]
+    return _value(x, None, 1.0, 0)[0]
 
 
 def marginals(x: Tensor) -> Tensor:

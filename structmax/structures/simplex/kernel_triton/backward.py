@@ -3,8 +3,8 @@
 import triton
 import triton.language as tl
 
-from structmax.structures.simplex.kernel_triton.forward import IGNORED, NOTHING
-from structmax.structures.simplex.kernel_triton.steep import pull_steep, steep
+from structmax.structures.simplex.kernel_triton.forward import NOTHING
+from structmax.structures.simplex.kernel_triton.steep import pull_steep, pull_steep_rows, steep
 from structmax.structures.simplex.kernel_triton.tile import LOG2_E, load_e, power, products, slopes
 
 
@@ -26,23 +26,15 @@ def pull_rows(
     b_s = slopes(b_p, e, KIND)
     # Off the support v has no say, not even where it is infinite.
     b_v = tl.where(b_s == 0, 0.0, b_v)
-    # For α > 2 the lowest p has by far the largest s: the mean is taken in units of that one, and its product, where
-    # v − mean would cancel, is what makes the products sum to 0.
-    lowest = tl.min(tl.where(b_p == 0, 2.0, b_p), 1, keep_dims=True)
-    m_steep = (e > 1) & (lowest < 2)
-    b_share = b_s
-    if STEEP:
-        b_relative = tl.exp2((1 - e).to(WORK) * tl.log2(b_p / lowest))
-        b_share = tl.where(m_steep, tl.where(b_p == 0, 0.0, b_relative), b_s)
-    total = tl.sum(b_share, 1, keep_dims=True)
-    mean = tl.sum(b_share * b_v, 1, keep_dims=True) / tl.where(total == 0, 1.0, total)
+    total = tl.sum(b_s, 1, keep_dims=True)
+    mean = tl.sum(b_s * b_v, 1, keep_dims=True) / tl.where(total == 0, 1.0, total)
     b_out = tl.where(b_s == 0, 0.0, b_s * (b_v - mean))
+    m_steep = m_row & (e > 1) if STEEP else o_row < 0
+    tl.store(p_out + o_tile, b_out, mask=m_tile & ~m_steep)
     if STEEP:
-        first = tl.min(tl.where(b_p == lowest, o_column, BLOCK), 1, keep_dims=True)
-        m_first = m_steep & (o_column == first)
-        rest = tl.sum(tl.where(m_first, 0.0, b_out), 1, keep_dims=True)
-        b_out = tl.where(m_first, -rest, b_out)
-    tl.store(p_out + o_tile, b_out, mask=m_tile)
+        # Read once more: what a rare branch keeps in registers, every row would have to.
+        if tl.max(m_steep.to(tl.int32)) > 0:
+            pull_steep_rows(p_p, p_v, p_out, o_tile, o_column, m_tile & m_steep, e.to(WORK), BLOCK)
 
 
 @triton.jit
@@ -98,9 +90,9 @@ def pull_streamed(
         _pull(p_p, p_v, p_out, n, e, KIND, LANES, STAGES, WORK)
 
 
-@triton.jit(do_not_specialize=["B", "tiles"])
+@triton.jit(do_not_specialize=["B", "tiles", "ignored"])
 def gradient(
-    p_x, p_state, p_target, p_d_value, p_alpha, p_out, n, B, tiles, e: tl.float64,
+    p_x, p_state, p_target, p_d_value, p_alpha, p_out, ignored, n, B, tiles, e: tl.float64,
     KIND: tl.constexpr, STEEP: tl.constexpr, PER_ROW: tl.constexpr, DOUBLE: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -115,7 +107,7 @@ def gradient(
     level = tl.load(p_state + 2 * o_row + 1, mask=m_row, other=0.0)
     target = tl.load(p_target + o_row, mask=m_row, other=NOTHING)
     d_value = tl.load(p_d_value + o_row, mask=m_row, other=0.0).to(WORK)
-    still = (d_value == 0) | (origin == float("-inf")) | (target == IGNORED)
+    still = (d_value == 0) | (origin == float("-inf")) | (target == ignored)
     b_x = tl.load(p_x + o_row * n + o_column, mask=m_tile & ~still, other=0.0).to(WORK)
     b_t = b_x - origin - level
     if KIND == "softmax":
@@ -126,7 +118,7 @@ def gradient(
     elif KIND == "sparsemax":
         b_p = tl.where(b_t <= -1, 0.0, 1 + b_t)
     else:
-        b_p, _ = power(b_t, e, tl.zeros_like(e), e)
+        b_p, _ = power(b_t, e, e, e, False)
     if STEEP:
         e_steep = tl.where(e > 1, e, 2.0)
         b_steep = tl.where(level == level, steep(b_x, origin, level, e_steep), level)

@@ -8,23 +8,26 @@ from structmax.structures.simplex.kernel_triton.tile import (
     LOG2_E,
     MAX_STEPS,
     accumulate,
+    last_step,
     levels,
     load_e,
     masses,
     newton,
     products,
+    rough_levels,
     solve,
     threshold,
 )
 
 KEPT = tl.constexpr(4)
-# Targets that are no entry, as in reference.py: a value without a target term, and a row that counts nothing.
-NOTHING = tl.constexpr(-1)
-IGNORED = tl.constexpr(-2)
+# As in reference.py: the target of a value without a target term.
+NOTHING = tl.constexpr(-(2**62))
 
 
 @triton.jit
-def _store_loss(p_x, p_target, p_value, p_state, n, o_row, m_row, origin, level, tau, energy, e, TARGET: tl.constexpr):
+def _store_loss(
+    p_x, p_target, ignored, p_value, p_state, n, o_row, m_row, origin, level, tau, energy, e, TARGET: tl.constexpr
+):
     """Stores Ω*(x) − x[target] and the state (origin, level); `origin` is −inf where nothing is feasible.
 
     Ω*(x) = origin + (τ + energy)/α with energy = (α−1)⟨p, x − origin⟩.
@@ -37,18 +40,39 @@ def _store_loss(p_x, p_target, p_value, p_state, n, o_row, m_row, origin, level,
         m_target = m_row & (target >= 0) & (target < n)
         chosen = tl.load(p_x + o_row * n + target, mask=m_target, other=float("nan")).to(origin.dtype)
         gap = tl.where(origin == float("-inf"), 0.0, origin) - chosen
-        result = tl.where(target == NOTHING, result, tl.where(target == IGNORED, 0.0, gap + value))
+        result = tl.where(target == NOTHING, result, tl.where(target == ignored, 0.0, gap + value))
     tl.store(p_value + o_row, result, mask=m_row)
     # A maximum may have passed over a NaN; τ has not.
     tl.store(p_state + 2 * o_row, tl.where(level == level, origin, float("nan")), mask=m_row)
     tl.store(p_state + 2 * o_row + 1, level.to(origin.dtype), mask=m_row)
 
 
-@triton.jit(do_not_specialize=["B"])
+@triton.jit
+def _solve_steep_rows(
+    p_x, p_target, ignored, p_out, p_state, n, o_row, o_column, m_row, m_tile, sound, e,
+    LOSS: tl.constexpr, TARGET: tl.constexpr, HALVINGS: tl.constexpr,
+):  # fmt: skip
+    """The rows of a tile with α > 2, of which those that are not `sound` become NaN."""
+    b_x = tl.load(p_x + o_row * n + o_column, mask=m_tile, other=float("-inf")).to(e.dtype)
+    origin = tl.max(b_x, 1, keep_dims=True)
+    anchor, p_anchor = anchored(b_x, tl.where(origin == float("-inf"), 0.0, origin), e, HALVINGS)
+    p_anchor = tl.where(sound, p_anchor, float("nan"))
+    b_p = tl.where(sound, steep(b_x, anchor, p_anchor, e), float("nan"))
+    if LOSS:
+        tau = (1 - tl.exp2(e * tl.log2(p_anchor))) / e
+        origin = tl.where(origin > float("-inf"), anchor, origin)
+        b_z = b_x - tl.where(origin == float("-inf"), 0.0, origin)
+        energy = e * tl.sum(products(b_p, b_z), 1, keep_dims=True)
+        _store_loss(p_x, p_target, ignored, p_out, p_state, n, o_row, m_row, origin, p_anchor, tau, energy, e, TARGET)
+    else:
+        tl.store(p_out + o_row * n + o_column, b_p, mask=m_tile)
+
+
+@triton.jit(do_not_specialize=["B", "ignored"])
 def solve_rows(
-    p_x, p_alpha, p_target, p_out, p_state, n, B, e: tl.float64,
+    p_x, p_alpha, p_target, p_out, p_state, ignored, n, B, e: tl.float64,
     KIND: tl.constexpr, STEEP: tl.constexpr, PER_ROW: tl.constexpr, LOSS: tl.constexpr, TARGET: tl.constexpr,
-    DOUBLE: tl.constexpr, TOLERANCE: tl.constexpr, HALVINGS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    DOUBLE: tl.constexpr, DIGITS: tl.constexpr, HALVINGS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     WORK: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     o_row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
@@ -56,42 +80,41 @@ def solve_rows(
     m_row = o_row < B
     m_tile = m_row & (o_column < n)
     e = load_e(p_alpha, e, o_row, m_row, PER_ROW)
-    # α > 2 is solved as if it were 2, then replaced below.
+    # α > 2 is solved as if it were 2, and then by bisection.
     e_flat = tl.minimum(e, 1.0) if STEEP else e
 
     b_x = tl.load(p_x + o_row * n + o_column, mask=m_tile, other=float("-inf")).to(WORK)
     origin = tl.max(b_x, 1, keep_dims=True)
     peak = tl.where(origin == float("-inf"), 0.0, origin)
-    unknown = solve(b_x - peak, e_flat, KIND, WORK, TOLERANCE)
-    rounded, error, factor = levels(unknown, e_flat, KIND, WORK)
-    b_p, _ = masses(b_x - peak, rounded, error, factor, e_flat, KIND)
-    tau = threshold(unknown, e_flat, KIND)
-    level = tau
-    if STEEP:
-        m_steep = e > 1
-        if tl.max(m_steep.to(tl.int32)) > 0:
-            e_steep = tl.where(m_steep, e, 2.0).to(WORK)
-            anchor, p_anchor = anchored(b_x, peak, e_steep, HALVINGS)
-            # A NaN in the row has reached `unknown`, but no comparison above.
-            p_anchor = tl.where(unknown == unknown, p_anchor, float("nan"))
-            b_steep = steep(b_x, anchor, p_anchor, e_steep)
-            b_p = tl.where(m_steep, tl.where(unknown == unknown, b_steep, float("nan")), b_p)
-            tau = tl.where(m_steep, (1 - tl.exp2(e_steep * tl.log2(p_anchor))) / e_steep, tau)
-            level = tl.where(m_steep, p_anchor, level)
-            origin = tl.where(m_steep & (origin > float("-inf")), anchor, origin)
-    if LOSS:
-        b_z = b_x - tl.where(origin == float("-inf"), 0.0, origin)
-        energy = e * tl.sum(products(b_p, b_z), 1, keep_dims=True)
-        _store_loss(p_x, p_target, p_out, p_state, n, o_row, m_row, origin, level, tau, energy, e, TARGET)
+    unknown = solve(b_x - peak, e_flat, KIND, WORK, DIGITS)
+    if DOUBLE:
+        rounded, error, factor = levels(unknown, e_flat, KIND, WORK)
     else:
-        tl.store(p_out + o_row * n + o_column, b_p, mask=m_tile)
+        rounded, error, factor = rough_levels(unknown, e_flat, KIND, WORK)
+    b_p, _ = masses(b_x - peak, rounded, error, factor, e_flat, KIND, DOUBLE)
+    m_steep = m_row & (e > 1) if STEEP else o_row < 0
+    if LOSS:
+        tau = threshold(unknown, e_flat, KIND)
+        energy = e * tl.sum(products(b_p, b_x - peak), 1, keep_dims=True)
+        m_flat = m_row & ~m_steep
+        _store_loss(p_x, p_target, ignored, p_out, p_state, n, o_row, m_flat, origin, tau, tau, energy, e, TARGET)
+    else:
+        tl.store(p_out + o_row * n + o_column, b_p, mask=m_tile & ~m_steep)
+    if STEEP:
+        # Read once more: what a rare branch keeps in registers, every row would have to.
+        if tl.max(m_steep.to(tl.int32)) > 0:
+            # A NaN in the row has reached `unknown`, but reaches no comparison of the bisection.
+            _solve_steep_rows(
+                p_x, p_target, ignored, p_out, p_state, n, o_row, o_column, m_steep, m_tile & m_steep,
+                unknown == unknown, tl.where(m_steep, e, 2.0).to(WORK), LOSS, TARGET, HALVINGS,
+            )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["ignored"])
 def solve_streamed(
-    p_x, p_alpha, p_target, p_out, p_state, n, e: tl.float64,
+    p_x, p_alpha, p_target, p_out, p_state, ignored, n, e: tl.float64,
     KIND: tl.constexpr, STEEP: tl.constexpr, PER_ROW: tl.constexpr, LOSS: tl.constexpr, TARGET: tl.constexpr,
-    DOUBLE: tl.constexpr, TOLERANCE: tl.constexpr, HALVINGS: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr,
+    DOUBLE: tl.constexpr, DIGITS: tl.constexpr, HALVINGS: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     WORK: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     i_row = tl.program_id(0).to(tl.int64)
@@ -133,14 +156,15 @@ def solve_streamed(
         energy = tl.zeros_like(tau)
     else:
         b_z = tl.reshape(tl.join(tl.join(b_1, b_2), tl.join(b_3, b_4)), (1, LANES * KEPT)) - peak
-        unknown = solve(b_z, e, KIND, WORK, TOLERANCE)
+        unknown = solve(b_z, e, KIND, WORK, DIGITS)
         rounded, error, factor = levels(unknown, e, KIND, WORK)
         tau = threshold(unknown, e, KIND)
-        b_p, _ = masses(b_z, rounded, error, factor, e, KIND)
+        b_p, _ = masses(b_z, rounded, error, factor, e, KIND, True)
         energy = e * tl.sum(products(b_p, b_z), 1, keep_dims=True)
         # A lane that is full of support may have dropped some: step over the whole row.
-        b_p, _ = masses(b_4 - peak, rounded, error, factor, e, KIND)
+        b_p, _ = masses(b_4 - peak, rounded, error, factor, e, KIND, True)
         going = tl.max((b_p > 0).to(tl.int32))
+        small = last_step(e, DIGITS, WORK)
         steps = 0
         while going > 0:
             b_mass, b_mass_lost = tl.zeros((1, LANES), WORK), tl.zeros((1, LANES), WORK)
@@ -149,7 +173,7 @@ def solve_streamed(
             for start in tl.range(0, n, LANES, num_stages=STAGES):
                 o_column = start + o_lane
                 b_x = tl.load(p_row + o_column, mask=o_column < n, other=float("-inf")).to(WORK)
-                b_p, b_s = masses(b_x - peak, rounded, error, factor, e, KIND)
+                b_p, b_s = masses(b_x - peak, rounded, error, factor, e, KIND, True)
                 b_mass, b_mass_lost = accumulate(b_mass, b_mass_lost, b_p)
                 b_dot, b_dot_lost = accumulate(b_dot, b_dot_lost, products(b_p, b_x - peak))
                 b_slope += b_s
@@ -160,7 +184,7 @@ def solve_streamed(
             unknown, step = newton(unknown, mass, slope, e, KIND)
             rounded, error, factor = levels(unknown, e, KIND, WORK)
             steps += 1
-            going = tl.where(steps < MAX_STEPS, tl.max((step > TOLERANCE).to(tl.int32)), 0)
+            going = tl.where(steps < MAX_STEPS, tl.max((step > small).to(tl.int32)), 0)
 
     level = threshold(unknown, e, KIND)
     anchor, p_anchor = peak, peak
@@ -177,13 +201,15 @@ def solve_streamed(
                 tau = ((1 - tl.exp2(e_steep * tl.log2(p_anchor))) / e_steep).to(tau.dtype)
                 level = p_anchor.to(level.dtype)
     if LOSS:
-        _store_loss(p_x, p_target, p_out, p_state, n, o_row, o_row >= 0, origin, level, tau, energy, e_row, TARGET)
+        _store_loss(
+            p_x, p_target, ignored, p_out, p_state, n, o_row, o_row >= 0, origin, level, tau, energy, e_row, TARGET
+        )
     else:
         for start in tl.range(0, n, LANES, num_stages=STAGES):
             o_column = start + o_lane
             m_column = o_column < n
             b_x = tl.load(p_row + o_column, mask=m_column, other=float("-inf"), eviction_policy="evict_first").to(WORK)
-            b_p, _ = masses(b_x - peak, rounded, error, factor, e, KIND)
+            b_p, _ = masses(b_x - peak, rounded, error, factor, e, KIND, True)
             if STEEP:
                 b_steep = tl.where(unknown == unknown, steep(b_x, anchor, p_anchor, e_steep), float("nan"))
                 b_p = tl.where(e_row > 1, b_steep, b_p)

@@ -81,11 +81,27 @@ def steep_energy(p_row, n, anchor, p_anchor, e, LANES: tl.constexpr):
 
 
 @triton.jit
-def pull_steep(p_p, p_v, p_out, n, e, LANES: tl.constexpr, WORK: tl.constexpr):
-    """The pullback of one long row, with slopes in units of the largest, that of the lowest p.
+def pull_steep_rows(p_p, p_v, p_out, o_tile, o_column, m_tile, e, BLOCK: tl.constexpr):
+    """The pullback of a tile of rows, with slopes in units of the largest, that of the lowest p.
 
     Its product, where v − mean would cancel, is what makes the products sum to 0.
     """
+    b_p = tl.load(p_p + o_tile, mask=m_tile, other=0.0).to(e.dtype)
+    # Off the support v has no say, not even where it is infinite.
+    b_v = tl.load(p_v + o_tile, mask=m_tile & (b_p != 0), other=0.0).to(e.dtype)
+    lowest = tl.min(tl.where(b_p == 0, 2.0, b_p), 1, keep_dims=True)
+    b_share = tl.where(b_p == 0, 0.0, tl.exp2((1 - e) * tl.log2(b_p / lowest)))
+    total = tl.sum(b_share, 1, keep_dims=True)
+    mean = tl.sum(b_share * b_v, 1, keep_dims=True) / tl.where(total == 0, 1.0, total)
+    b_out = tl.where(b_p == 0, 0.0, slopes(b_p, e, "general") * (b_v - mean))
+    first = tl.min(tl.where(b_p == lowest, o_column, BLOCK), 1, keep_dims=True)
+    rest = tl.sum(tl.where(o_column == first, 0.0, b_out), 1, keep_dims=True)
+    tl.store(p_out + o_tile, tl.where(o_column == first, -rest, b_out), mask=m_tile)
+
+
+@triton.jit
+def pull_steep(p_p, p_v, p_out, n, e, LANES: tl.constexpr, WORK: tl.constexpr):
+    """`pull_steep_rows` for one long row."""
     e = e.to(WORK)
     o_lane = tl.arange(0, LANES)[None, :]
     b_lowest = tl.full((1, LANES), 2.0, WORK)

@@ -16,20 +16,50 @@ import triton.language as tl
 # Newton's method never comes near this; it bounds a launch whatever the rounding does.
 MAX_STEPS = tl.constexpr(64)
 LOG2_E = tl.constexpr(1.4426950408889634)
+LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
-def power(z, slope, slope_error, e):
-    """(1 + (slope + slope_error) z)₊^(1/e), and its base. −inf maps to 0 for either sign of e; NaN stays."""
+def log2(x):
+    """The binary logarithm of a positive number, without what tl.log2 does for other numbers. A NaN does not stay."""
+    if x.dtype == tl.float64:
+        return tl.log2(x)
+    else:
+        # x = 2^k (1 + t) with √½ ≤ 1 + t < √2, and a polynomial of log2(1 + t)/t, good to 3e-8.
+        bits = x.to(tl.int32, bitcast=True)
+        k = (bits - 0x3F3504F3) & -0x800000
+        t = (bits - k).to(tl.float32, bitcast=True) - 1
+        b_high = 0.2879183244598032 + t * (
+            -0.23892033981075175 + t * (0.2156698590865643 + t * (-0.20742103513211418 + t * 0.1261484660247121))
+        )
+        b_low = 1.4426950037647235 + t * (
+            -0.7213473333598972 + t * (0.4809106099457127 + t * (-0.3607048280967766 + t * b_high))
+        )
+        return k.to(tl.float32) * 1.1920928955078125e-07 + t * b_low
+
+
+@triton.jit
+def power(z, slope, slope_error, e, EXACT: tl.constexpr):
+    """u₊^(1/e) and u₊^(1/e − 1) of u = 1 + slope z. −inf maps to 0 for either sign of e; a NaN stays in the first.
+
+    `slope_error` is what rounding took from the slope, if EXACT. A step of Newton's method is made of this, once for
+    each number: there is no division in it.
+    """
     dead = z == float("-inf")
     z = tl.where(dead, 0.0, z)
-    base = (1 + z * slope) + z * slope_error
+    base = 1 + z * slope
+    if EXACT:
+        base += z * slope_error
     dead |= base <= 0
     base = tl.where(dead, 1.0, base)
-    # Close to 1 a base loses the digits of a small slope: put back to first order what rounding took.
-    lost = tl.where(base < 0.5, 0.0, (z * slope - (base - 1)) + z * slope_error)
-    log = tl.log(base) + lost / base
-    return tl.where(dead, 0.0, tl.exp2(log * (LOG2_E / e))), base
+    # Close to 1 a base loses the digits of a small slope: put back to first order what rounding took. There 2 − u is
+    # 1/u, and further off it need not be.
+    lost = z * slope - (base - 1)
+    if EXACT:
+        lost += z * slope_error
+    lost = tl.where(base < 0.5, 0.0, lost) * (2 - base)
+    less = tl.where(dead, 0.0, tl.exp2((log2(base) + lost * LOG2_E) * (1 / e - 1)))
+    return less * base, less
 
 
 @triton.jit
@@ -62,8 +92,11 @@ def levels(unknown, e, KIND: tl.constexpr, WORK: tl.constexpr):
 
 
 @triton.jit
-def masses(z, level, error, factor, e, KIND: tl.constexpr):
-    """Probabilities p and p^(2−α), the latter times the row's p̂^(α−1) where α is general."""
+def masses(z, level, error, factor, e, KIND: tl.constexpr, EXACT: tl.constexpr):
+    """Probabilities p and p^(2−α), the latter times the row's p̂^(α−1) where α is general.
+
+    There `error` counts only if EXACT.
+    """
     # `where(u <= 0, 0, u)` instead of a maximum, because a NaN must stay one.
     if KIND == "softmax":
         p = tl.exp2(z * LOG2_E) * factor
@@ -76,27 +109,25 @@ def masses(z, level, error, factor, e, KIND: tl.constexpr):
         u = (level + z) + error
         return tl.where(u <= 0, 0.0, u), tl.where(u <= 0, 0.0, 1.0)
     else:
-        raised, base = power(z, level, error, e.to(z.dtype))
-        p = factor * raised
-        return p, p / base
+        p, s = power(z, level, error, e.to(z.dtype), EXACT)
+        return factor * p, factor * s
 
 
 @triton.jit
-def decay(y):
-    """(1 − exp(−y)) / y, also close to 0."""
-    small = tl.abs(y) < 0.02
-    safe = tl.where(small, 1.0, y)
-    series = 1 - y / 2 * (1 - y / 3 * (1 - y / 4 * (1 - y / 5 * (1 - y / 6))))
-    return tl.where(small, series, (1 - tl.exp(-safe)) / safe)
+def decay(x, e):
+    """(1 − exp(−e x)) / e, also for e close to 0."""
+    y = e * x
+    series = 1 - y * (1 / 2 - y * (1 / 6 - y * (1 / 24 - y * (1 / 120 - y * (1 / 720)))))
+    return tl.where(tl.abs(y) < 0.02, x * series, (1 - tl.exp(-y)) * (1 / e))
 
 
 @triton.jit
-def growth(y):
-    """log(1 + y) / y, also close to 0."""
+def growth(x, e):
+    """−log(1 − e x) / e, the inverse, also for e close to 0."""
+    y = e * x
     small = tl.abs(y) < 0.02
-    safe = tl.where(small, 1.0, y)
-    series = 1 - y * (1 / 2 - y * (1 / 3 - y * (1 / 4 - y * (1 / 5 - y * (1 / 6 - y / 7)))))
-    return tl.where(small, series, tl.log(1 + safe) / safe)
+    series = 1 + y * (1 / 2 + y * (1 / 3 + y * (1 / 4 + y * (1 / 5 + y * (1 / 6 + y * (1 / 7))))))
+    return tl.where(small, x * series, tl.log(tl.where(small, 1.0, 1 - y)) * (-1 / e))
 
 
 @triton.jit
@@ -105,10 +136,9 @@ def newton(unknown, mass, slope, e, KIND: tl.constexpr):
     slope = tl.where(mass == 0, 1.0, slope)
     mass = tl.where(mass == 0, 1.0, mass)
     if KIND == "general":
-        log_mass, e = tl.log(mass), e.to(mass.dtype)
-        # Newton's step is (mass/slope) log_mass decay(…) times −(α−1) p̂^(α−1), in p̂^(α−1): take it to the logarithm.
-        step = (mass / slope) * log_mass * decay(e * log_mass)
-        step *= growth(-e * step)
+        e = e.to(mass.dtype)
+        # Newton's step is this times −(α−1) p̂^(α−1), in p̂^(α−1): take it to the logarithm. A NaN stays in the ratio.
+        step = growth((mass / slope) * decay(log2(mass) * LN_2, e), e)
         return unknown - step.to(tl.float64), step
     else:
         step = (mass - 1) / slope
@@ -119,7 +149,13 @@ def newton(unknown, mass, slope, e, KIND: tl.constexpr):
 
 
 @triton.jit
-def solve(z, e, KIND: tl.constexpr, WORK: tl.constexpr, TOLERANCE: tl.constexpr):
+def last_step(e, DIGITS: tl.constexpr, WORK: tl.constexpr):
+    """How small a step is the last one. It is still taken, and leaves its power of 1/(α−1), or its square."""
+    return tl.exp2(-DIGITS * tl.minimum(1.25 * tl.maximum(e.to(WORK), 0.5), 1.0))
+
+
+@triton.jit
+def solve(z, e, KIND: tl.constexpr, WORK: tl.constexpr, DIGITS: tl.constexpr):
     """The unknown of each row of a tile (ROWS, BLOCK): (ROWS, 1) in float64. Rows do not influence one another."""
     if KIND == "softmax":
         mass = tl.sum(tl.exp2(z * LOG2_E), 1, keep_dims=True)
@@ -128,15 +164,18 @@ def solve(z, e, KIND: tl.constexpr, WORK: tl.constexpr, TOLERANCE: tl.constexpr)
         # p̂ = 1: the lowest τ.
         unknown = tl.full((z.shape[0], 1), 0.0 if KIND == "general" else 1.0, tl.float64)
         moving = unknown == unknown
+        small = last_step(e, DIGITS, WORK)
         steps = 0
         going = 1
         while going > 0:
             level, error, factor = rough_levels(unknown, e, KIND, WORK)
-            p, s = masses(z, level, error, factor, e, KIND)
+            p, s = masses(z, level, error, 1.0, e, KIND, False)
             mass, slope = tl.sum(p, 1, keep_dims=True), tl.sum(s, 1, keep_dims=True)
+            if KIND == "general":
+                mass, slope = factor * mass, factor * slope
             moved, step = newton(unknown, mass, slope, e, KIND)
             unknown = tl.where(moving, moved, unknown)
-            moving = moving & (step > TOLERANCE)
+            moving = moving & (step > small)
             steps += 1
             going = tl.where(steps < MAX_STEPS, tl.max(moving.to(tl.int32)), 0)
         return unknown
@@ -148,7 +187,7 @@ def threshold(unknown, e, KIND: tl.constexpr):
     if KIND == "softmax":
         return -tl.log(unknown)
     elif KIND == "general":
-        return -unknown * decay(-e * unknown)
+        return decay(-unknown, e)
     else:
         return (1 - unknown) / e
 
