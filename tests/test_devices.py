@@ -83,7 +83,10 @@ def test_draws_on_a_gpu_are_members(case):
 
 
 CAPTURED = {
-    **{name: (structmax.ProjectiveTree(), (2, 5, 5), name) for name in ("smoothed", "topk", "max_marginals")},
+    **{
+        name: (structmax.ProjectiveTree(single_root=True), (2, 5, 5), name)
+        for name in ("smoothed", "topk", "max_marginals")
+    },
     "smoothed, one of many": (structmax.Simplex(), (2, 5), "smoothed"),
     "sample, one of many": (structmax.Simplex(), (2, 5), "sample"),
 }
