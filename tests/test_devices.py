@@ -80,3 +80,27 @@ def test_draws_on_a_gpu_are_members(case):
     assert bool((found == feasible).all())
     few = structmax.sample_without_replacement(case.parts(scores), case.structure, 2)
     assert few.log_probs.device.type == "cuda"
+
+
+CAPTURED = {
+    **{
+        name: (structmax.ProjectiveTree(single_root=True), (2, 5, 5), name)
+        for name in ("smoothed", "topk", "max_marginals")
+    },
+    "smoothed, one of many": (structmax.Simplex(), (2, 5), "smoothed"),
+    "sample, one of many": (structmax.Simplex(), (2, 5), "sample"),
+}
+
+
+@pytest.mark.parametrize(("structure", "shape", "question"), CAPTURED.values(), ids=CAPTURED)
+def test_calls_are_captured_in_a_graph(structure, shape, question):
+    """Nothing is copied from the host when a call of the same sizes is made again."""
+    questions = QUESTIONS | {"sample": lambda x, s, y: structmax.sample(x, s, (3,))}
+    x = torch.randn(shape, device="cuda")
+    wanted, graph = questions[question](x, structure, None), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = questions[question](x, structure, None)
+    graph.replay()
+    assert found.shape == wanted.shape
+    if question != "sample":
+        torch.testing.assert_close(found, wanted)

@@ -6,8 +6,13 @@ import pytest
 import torch
 from cases import CASES
 
+import structmax
 from structmax import backends, rooms
+from structmax.recursion import Hyperedges
 from structmax.testing import applicable
+
+# What Triton does not take; with `backend="auto"` the next one answers.
+BEYOND = ("`k` should", "`alpha` should")
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -24,9 +29,13 @@ def there_and_back(plan):
     """The plan of a Triton kernel, for scores on the CPU."""
     if plan.backend == "triton":
         function = plan.function
-        plan.function = lambda *tensors, **fields: moved(
-            function(*moved(tensors, "cuda"), **moved(fields, "cuda")), "cpu"
-        )
+
+        def on_the_gpu(*tensors, **fields):
+            # tables of edges stay where they are
+            edges = {name: fields.pop(name) for name in Hyperedges._fields if name in fields}
+            return moved(function(*moved(tensors, "cuda"), **moved(fields, "cuda"), **edges), "cpu")
+
+        plan.function = on_the_gpu
     return plan
 
 
@@ -52,8 +61,18 @@ def forget(case):
 
 @pytest.mark.parametrize(("case", "law"), PAIRS)
 def test_law(case, law, monkeypatch):
-    plan = backends._plan
+    plan, after = backends._plan, backends._after
+
+    def or_reference(first, device, reason):
+        try:
+            return after(first, device, reason)
+        except structmax.Refusal:
+            if not reason.startswith(BEYOND):
+                raise
+            return plan(first.room, first.name, device, first.parts, first.asked, "reference", 0)
+
     monkeypatch.setattr(backends, "_plan", lambda *args: there_and_back(plan(*args)))
+    monkeypatch.setattr(backends, "_after", or_reference)
     forget(case)
     with accepted():
         law(case, "triton")

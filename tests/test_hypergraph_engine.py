@@ -6,9 +6,13 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from cases import CASES
 from hypergraph_cases import Case
 from scipy import stats
 
+import structmax
+from structmax import rooms
+from structmax.problem import Problem
 from structmax.recursion import kernel_numba as engine
 from structmax.recursion import reference, reference_walks
 from structmax.recursion.edges import Hyperedges
@@ -344,3 +348,19 @@ def test_log_probabilities_beyond_the_dtype():
     for module in (reference_walks, engine):
         logs = module.sample_without_replacement(x, goal=torch.tensor([1]), noise=noise, **edges._asdict())[1]
         torch.testing.assert_close(logs, torch.tensor([[0.0, -3e38, -3e38, -math.inf]]))
+
+
+def listed(case):
+    """The module that lists the edges of a structure, if these depend on sizes alone."""
+    room = rooms.holder(case.structure.room, "reference")
+    # it asks whether some instance has more items than places
+    of_values = getattr(room, "EDGES_OF_VALUES", False) or isinstance(case.structure, structmax.SmallMatching)
+    return room if hasattr(room, "recursion") and not of_values else None
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items() if listed(case)])
+def test_goals_are_found_where_the_scores_are(case):
+    """Values on a GPU are not waited for: nothing can be read of a tensor on "meta"."""
+    problem = Problem.of(case.parts(case.scores()), case.structure)
+    scores, fields = [t.to("meta") for t in problem.scores], {k: t.to("meta") for k, t in problem.fields.items()}
+    assert listed(case).recursion(*scores, **fields, **problem.shared).goal.device.type == "meta"

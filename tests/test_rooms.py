@@ -389,14 +389,18 @@ def answers_on_cuda(structure, name):
         (structmax.Hypergraph, "marginals", ("triton", "recursion/kernel_triton")),
         (structmax.Lattice, "topk", ("triton", "recursion/kernel_triton")),
         (structmax.SmallMatching, "log_partition", ("triton", "recursion/kernel_triton")),
-        # what their references say is fastest in torch, also where it is made of two functions
-        (structmax.Subset, "argmax", ("reference", "subset/reference")),
-        (structmax.Bits, "marginals", ("reference", "bits/reference")),
-        (structmax.Bits, "log_partition_and_marginals", ("reference", "bits/reference")),
+        # kernels of their own, also for what has no function of that name
+        (structmax.Subset, "argmax", ("triton", "subset/kernel_triton")),
+        (structmax.Bits, "marginals", ("triton", "bits/kernel_triton")),
+        # what their references say is fastest in torch
+        (structmax.Subset, "project", ("reference", "subset/reference")),
+        (structmax.Bits, "given_log_partition_and_marginals", ("reference", "bits/reference")),
         (structmax.Simplex, "sample", ("reference", "simplex/reference")),
         (structmax.Simplex, "marginals", ("triton", "simplex/kernel_triton")),
         # edges that are new for each batch
         (structmax.CTC, "given_log_partition", ("numba", "recursion/kernel_numba")),
+        # what has a function in the reference, but is faster on the host
+        (structmax.Subset, "topk", ("numba", "subset/kernel_numba")),
         # what the engine does not have
         (structmax.Lattice, "sample_without_replacement", ("numba", "recursion/kernel_numba")),
     ],

@@ -200,6 +200,23 @@ def test_what_it_does_not_take_is_refused(ask, says):
         ask(torch.zeros(1, 2, device=DEVICE), lattice)
 
 
+def test_lists_longer_than_a_tile(small_tiles):
+    """What one tile of candidates has found stands among those of the next; nodes without edges have no list."""
+    head = torch.tensor([0, 0, 0, *[2] * 30])
+    tails = torch.tensor([-1, -1, -1, *[0] * 29, 1])
+    edges = Hyperedges.of(head, tails, torch.arange(33), 3)
+    x = torch.randn(3, 33, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).round(decimals=1)
+    graph = {"goal": torch.tensor([2, 1, 2]), **edges._asdict()}
+    (only,) = tables.tables_of(edges, 33, torch.device(DEVICE)).up.launches(3, 5, 5)[1:]
+    assert not only.whole
+    values, parts = kernel_triton.topk(x.to(DEVICE), k=5, **graph | {"goal": graph["goal"].to(DEVICE)})
+    torch.testing.assert_close(values.cpu(), reference.topk(x, k=5, **graph)[0])
+    scored = (parts.cpu() * x.unsqueeze(1)).sum(-1)
+    torch.testing.assert_close(scored[::2], values.cpu()[::2])
+    assert len(parts[0].unique(dim=0)) == 5
+    assert not bool(parts[1].any())
+
+
 # ---------------------------------------------------------------- launches and tables
 
 
@@ -220,6 +237,15 @@ def test_levels_of_other_shapes_are_other_launches():
     """A tile as high as the one and as wide as the other would make each of many tiles."""
     found = tables.launches([(5000, 1)] * 3 + [(30, 100)] * 20, 32)
     assert [(it.start, it.stop) for it in found] == [(0, 3), (3, 23)]
+
+
+def test_lists_of_the_best_have_tiles_of_their_own():
+    """A tile has room for the best of the ones before, and one program no more instances than it must."""
+    found = tables.launches([(20, 60)] * 9, 8, 3)
+    assert [(it.start, it.stop, it.groups, it.whole) for it in found] == [(0, 9, 8, True)]
+    (wide,) = tables.launches([(1, 10**6)], 8, 32)
+    assert wide.edges >= 64
+    assert not wide.whole
 
 
 def test_tables_live_as_long_as_the_edges():

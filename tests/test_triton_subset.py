@@ -67,6 +67,27 @@ def test_every_question_agrees_with_the_reference(size, lanes, dtype, exact, mon
 
 
 @EXACT
+@pytest.mark.parametrize(("size", "items", "dtype"), [(0, 64, "float64"), (3, 64, "float64"), (3, 2, "float32")])
+def test_the_best_agree_with_the_reference(size, items, dtype, exact, monkeypatch):
+    # items in one tile and in several; ties, zeros of both signs, all forbidden, padding, broken, fewer than are wanted
+    monkeypatch.setattr(kernel_triton, "ITEMS", items)
+    x = draw(7, 6).round(decimals=1).to(getattr(torch, dtype))
+    x[0], x[1, ::2], x[1, 1::2], x[2], x[3, 1:], x[4, 5], x[5, 1] = 1.0, 0.0, -0.0, -math.inf, -math.inf, 9.0, math.nan
+    structure = structure_of(size, exact, torch.tensor([6, 6, 6, 6, 5, 6, 2]))
+    for name in ("argmax", "max_marginals"):
+        for got, want in both(name, (x,), structure):
+            torch.testing.assert_close(got.double(), want, atol=2e-7, rtol=2e-7, equal_nan=True)
+
+
+def test_what_the_dtype_cannot_hold_is_no_subset():
+    lowest = torch.finfo(torch.float32).min
+    x = torch.tensor([[lowest, lowest, lowest], [lowest, 1.0, lowest]])
+    (found,), (through,) = computed("argmax", (x,), Subset(2)), computed("max_marginals", (x,), Subset(2))
+    assert found.tolist() == [[0, 0, 0], [1, 1, 0]]
+    assert through.tolist() == [[-math.inf] * 3, [lowest, lowest, lowest]]
+
+
+@EXACT
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_what_is_not_a_number_stays_with_its_instance(exact, bad):
     x = draw(3, 5)

@@ -314,21 +314,19 @@ def max_marginals(x: Tensor, *, goal: Tensor, **edges: Tensor) -> Tensor:
 def topk(x: Tensor, *, k: int, goal: Tensor, **edges: Tensor) -> tuple[Tensor, Tensor]:
     """The k best members, best first, and −inf and zeros past the last: (B, k), (B, k, P)."""
     chart = _chart(x, "max", goal, edges)
-    # the lists leave out what is NaN: the best alone tells
-    broken, graph, (size, B) = chart.fill().isnan(), chart.graph, chart.x.shape
+    graph, (size, B) = chart.graph, chart.x.shape
     lists = torch.empty(graph.nodes, k, B, dtype=torch.float64, device=x.device)
     back = torch.empty(lists.shape, dtype=torch.int32, device=x.device)
     parts, tails = graph.parts.shape[1], graph.tails.shape[1]
     ranks = combinations(k, tails, x.device)
     arrays = chart.x, lists, back, ranks, graph.up.first, graph.parts, graph.tails, graph.up.levels
-    for it in graph.up.launches(B, len(ranks)):
-        # a program has one node at a time
-        programs = it.programs * it.rows if it.stop == it.start + 1 else 1
-        numbers = it.start, it.stop, programs, it.groups, B, k, len(ranks)
-        constants = parts, tails, it.rows * it.edges, it.instances
-        launch(list_best, (programs * it.groups,), (*arrays, *numbers), constants, it.warps)
+    for it in graph.up.launches(B, len(ranks), k):
+        # Threads divide up rows and instances first, and what is left the candidates: few have to be asked for a best.
+        low = min(it.edges, max(1, 32 // it.instances), max(1, 32 * it.warps // (it.rows * it.instances)))
+        numbers = it.start, it.stop, it.programs, it.groups, B, k, len(ranks)
+        constants = parts, tails, it.rows, it.edges // low, low, it.instances, it.whole
+        launch(list_best, (it.programs * it.groups,), (*arrays, *numbers), constants, it.warps)
     values = lists[chart.goal, :, torch.arange(B, device=x.device)].to(chart.x.dtype)
-    values = values.masked_fill(broken.unsqueeze(1), torch.nan)
     out, stack = chart.x.new_zeros(B, k, size), graph.stack()
     room = torch.empty(B * k, stack, dtype=torch.int64, device=x.device)
     found = values, back, ranks, chart.goal, room, out, graph.up.first, graph.parts, graph.tails

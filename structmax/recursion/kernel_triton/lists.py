@@ -2,8 +2,8 @@
 
 A derivation is an edge and, for each tail, a rank in the tail's list. The one with ranks r has at least Π (1 + r) as
 good ones at its own node, itself among them: only ranks with a product of at most k are looked at, the same for all
-edges. A node finds its list in k rounds, each for the best candidate after the one before, in the order of scores and
-then of candidates: nothing is kept but that one, and equal ones are told apart by their place.
+edges. A tile of candidates is read once and stays in registers; k rounds take the best out of it, the first of equals.
+What a node has found in one tile stands in the next among its candidates.
 """
 
 import triton
@@ -18,53 +18,79 @@ NOWHERE = tl.constexpr(2**31 - 1)
 def list_best(
     p_x, p_list, p_back, p_ranks, p_first, p_parts, p_tails, p_levels,
     start, stop, programs, groups, B, k, combinations,
-    PARTS: tl.constexpr, TAILS: tl.constexpr, CANDIDATES: tl.constexpr, BATCH: tl.constexpr,
+    PARTS: tl.constexpr, TAILS: tl.constexpr, ROWS: tl.constexpr, HIGH: tl.constexpr, LOW: tl.constexpr,
+    BATCH: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """The k best scores of the nodes of some levels, best first, and the candidate each belongs to: (V · k, B)."""
+    """The k best scores of the nodes of some levels, best first, and the candidate each belongs to: (V · k, B).
+
+    A tile is (HIGH, ROWS, LOW, BATCH), with HIGH · LOW candidates of a node: a thread has those along HIGH for itself.
+    WHOLE: no node has more. What is NaN or +inf makes the list of its node NaN, and of all that build on it.
+    """
+    SLOTS: tl.constexpr = HIGH * LOW
     i_program = tl.program_id(0)
-    o_batch = (i_program % groups).to(tl.int64) * BATCH + tl.arange(0, BATCH)[None, :]
+    o_batch = (i_program % groups).to(tl.int64) * BATCH + tl.arange(0, BATCH)[None, None, None, :]
     m_batch = o_batch < B
+    o_slot = tl.arange(0, HIGH)[:, None, None, None] * LOW + tl.arange(0, LOW)[None, None, :, None]
     for i_level in range(start, stop):
-        first_row = tl.load(p_levels + 2 * i_level) + i_program // groups
+        first_row = tl.load(p_levels + 2 * i_level) + (i_program // groups) * ROWS
         last_row = tl.load(p_levels + 2 * i_level + 1)
-        for i_row in range(first_row, last_row, programs):
-            begin = tl.load(p_first + i_row)
-            count = (tl.load(p_first + i_row + 1) - begin) * combinations
-            b_last = tl.full((1, BATCH), float("inf"), tl.float64)
-            b_place = tl.full((1, BATCH), -1, tl.int32)
-            for rank in range(0, k):
-                b_best = tl.full((1, BATCH), float("-inf"), tl.float64)
-                b_at = tl.full((1, BATCH), NOWHERE, tl.int32)
-                for i_candidate in range(0, count, CANDIDATES):
-                    o_candidate = i_candidate + tl.arange(0, CANDIDATES)[:, None]
-                    m_candidate = o_candidate < count
-                    m_tile = m_candidate & m_batch
-                    o_edge = (begin + o_candidate // combinations).to(tl.int64)
-                    o_ranks = o_candidate % combinations
-                    b_s = tl.zeros((CANDIDATES, BATCH), tl.float64)
-                    for j in tl.static_range(PARTS):
-                        o_part = tl.load(p_parts + o_edge * PARTS + j, mask=m_candidate, other=-1).to(tl.int64)
-                        b_s += tl.load(p_x + o_part * B + o_batch, mask=m_tile & (o_part >= 0), other=0.0)
-                    for j in tl.static_range(TAILS):
-                        o_tail = tl.load(p_tails + o_edge * TAILS + j, mask=m_candidate, other=-1).to(tl.int64)
-                        o_rank = tl.load(p_ranks + o_ranks * TAILS + j, mask=m_candidate, other=0)
-                        b_tail = tl.load(
-                            p_list + (o_tail * k + o_rank) * B + o_batch, mask=m_tile & (o_tail >= 0), other=0.0
-                        )
-                        # nothing has one derivation
-                        b_s += tl.where((o_tail < 0) & (o_rank > 0), float("-inf"), b_tail)
-                    m_after = (b_s < b_last) | ((b_s == b_last) & (o_candidate > b_place))
-                    b_s = tl.where(m_tile & m_after, b_s, float("-inf"))
-                    b_highest = tl.max(b_s, 0, keep_dims=True)
-                    b_first = tl.min(tl.where(b_s == b_highest, o_candidate, NOWHERE), 0, keep_dims=True)
-                    b_at = tl.where(b_highest > b_best, b_first, b_at)
-                    b_best = tl.maximum(b_best, b_highest)
-                o_out = ((tl.zeros((1, BATCH), tl.int64) + i_row) * k + rank) * B + o_batch
-                tl.store(p_list + o_out, b_best, mask=m_batch)
-                tl.store(p_back + o_out, b_at, mask=m_batch)
-                b_last = b_best
-                b_place = b_at
-        # the next level reads what other threads have written
+        for i_row in range(first_row, last_row, programs * ROWS):
+            o_row = i_row + tl.arange(0, ROWS)
+            m_row = o_row < last_row
+            o_begin = tl.load(p_first + o_row, mask=m_row, other=0)
+            o_count = (tl.load(p_first + o_row + 1, mask=m_row, other=0) - o_begin) * combinations
+            tiles = 1
+            if not WHOLE:
+                tiles += tl.cdiv(tl.maximum(tl.max(o_count, 0) - SLOTS, 0), SLOTS - k)
+            o_begin = o_begin[None, :, None, None]
+            o_count = o_count[None, :, None, None]
+            m_out = m_row[None, :, None, None] & m_batch
+            o_out = o_row.to(tl.int64)[None, :, None, None] * k * B + o_batch
+            # from the second tile on, the first slots have what was found
+            kept = k * 0
+            for i_tile in range(0, tiles):
+                o_candidate = i_tile * (SLOTS - k) + o_slot
+                m_candidate = o_candidate < o_count
+                if not WHOLE:
+                    m_candidate = m_candidate & (o_slot >= kept)
+                m_tile = m_candidate & m_batch
+                o_edge = (o_begin + o_candidate // combinations).to(tl.int64)
+                o_ranks = o_candidate % combinations
+                b_s = tl.zeros((HIGH, ROWS, LOW, BATCH), tl.float64)
+                for j in tl.static_range(PARTS):
+                    o_part = tl.load(p_parts + o_edge * PARTS + j, mask=m_candidate, other=-1).to(tl.int64)
+                    b_s += tl.load(p_x + o_part * B + o_batch, mask=m_tile & (o_part >= 0), other=0.0)
+                for j in tl.static_range(TAILS):
+                    o_tail = tl.load(p_tails + o_edge * TAILS + j, mask=m_candidate, other=-1).to(tl.int64)
+                    o_rank = tl.load(p_ranks + o_ranks * TAILS + j, mask=m_candidate, other=0)
+                    b_tail = tl.load(
+                        p_list + (o_tail * k + o_rank) * B + o_batch, mask=m_tile & (o_tail >= 0), other=0.0
+                    )
+                    # nothing has one derivation
+                    b_s += tl.where((o_tail < 0) & (o_rank > 0), float("-inf"), b_tail)
+                b_s = tl.where(m_tile, b_s, float("-inf"))
+                b_place = o_candidate + tl.zeros((HIGH, ROWS, LOW, BATCH), tl.int32)
+                if not WHOLE:
+                    m_found = m_out & (o_slot < kept)
+                    b_s = tl.where(m_found, tl.load(p_list + o_out + o_slot * B, mask=m_found, other=0.0), b_s)
+                    b_place = tl.where(m_found, tl.load(p_back + o_out + o_slot * B, mask=m_found, other=0), b_place)
+                    # all have read before the same cells are written
+                    tl.debug_barrier()
+                b_broken = (~(b_s < float("inf"))).to(tl.int32)
+                b_broken = tl.max(tl.max(b_broken, 0, keep_dims=True), 2, keep_dims=True)
+                b_s = tl.where(b_s > float("-inf"), b_s, float("-inf"))
+                for rank in range(0, k):
+                    b_best = tl.max(tl.max(b_s, 0, keep_dims=True), 2, keep_dims=True)
+                    b_at = tl.where(b_s == b_best, b_place, NOWHERE)
+                    b_at = tl.min(tl.min(b_at, 0, keep_dims=True), 2, keep_dims=True)
+                    b_s = tl.where(b_place == b_at, float("-inf"), b_s)
+                    tl.store(p_list + o_out + rank * B, tl.where(b_broken > 0, float("nan"), b_best), mask=m_out)
+                    tl.store(p_back + o_out + rank * B, b_at, mask=m_out)
+                if not WHOLE:
+                    # the next tile reads what other threads have written
+                    tl.debug_barrier()
+                    kept = k + 0
+        # and so does the next level
         tl.debug_barrier()
 
 

@@ -26,6 +26,9 @@ PROGRAMS = 132
 WIDE, NARROW = 32, 8
 # A level of no more tiles than this takes one program no longer than a launch does.
 THIN = 4
+# Lists of the best: how many times as much a tile holds, which stays in registers while they are taken out; and so many
+# tiles of a level take one program no longer than a launch does.
+LISTS, THIN_LISTS = 4, 1
 # Choices of a derivation that are counted, far more than a draw can have numbers.
 MANY = 2**40
 
@@ -43,6 +46,8 @@ class Launch(NamedTuple):
     edges: int
     instances: int
     warps: int
+    # whether the longest list of a row fits in a tile
+    whole: bool
 
 
 @dataclass
@@ -58,13 +63,14 @@ class Rows:
     levels: Tensor
     # of each level, how many rows it has, and how long the longest list is
     sizes: list[tuple[int, int]]
-    known: dict[tuple[int, int], list[Launch]] = field(default_factory=dict)
+    known: dict[tuple[int, int, int], list[Launch]] = field(default_factory=dict)
 
-    def launches(self, batch: int, times: int = 1) -> list[Launch]:
-        """For lists in which each edge stands so many times."""
-        if (batch, times) not in self.known:
-            self.known[batch, times] = launches([(rows, longest * times) for rows, longest in self.sizes], batch)
-        return self.known[batch, times]
+    def launches(self, batch: int, times: int = 1, best: int = 0) -> list[Launch]:
+        """For lists in which each edge stands so many times, and of which so many of the best are taken out."""
+        key = batch, times, best
+        if key not in self.known:
+            self.known[key] = launches([(rows, longest * times) for rows, longest in self.sizes], batch, best)
+        return self.known[key]
 
     def longest(self) -> int:
         return max((length for _, length in self.sizes), default=0)
@@ -92,42 +98,55 @@ class Tables:
         return max(tails - 1, 0) * len(self.up.sizes) + tails + 1
 
 
-def launches(sizes: list[tuple[int, int]], batch: int) -> list[Launch]:
-    """Thin levels in a row are filled by one launch, every other level by one of its own."""
+def launches(sizes: list[tuple[int, int]], batch: int, best: int = 0) -> list[Launch]:
+    """Thin levels in a row are filled by one launch, every other level by one of its own.
+
+    Where the `best` of a list are taken out, a tile has room for as many others.
+    """
+    limits = _Limits(TILE * LISTS, 2 * power(best), THIN_LISTS) if best else _Limits(TILE, 1, THIN)
     least = min(NARROW, power(-(-batch // PROGRAMS)))
     found: list[Launch] = []
     start = 0
     while start < len(sizes):
-        stop, (rows, longest) = _thin(sizes, start, least)
+        stop, (rows, longest) = _thin(sizes, start, least, limits)
         alone = stop == start + 1
         # one program has as many instances as fit its tile beside a level, or so few that there is work for each
-        fitting = WIDE if alone else max(least, min(NARROW, TILE // (power(rows) * power(longest))))
-        tile = _tile(rows, longest, min(fitting, power(batch)))
+        room = least if best else min(NARROW, limits.cells // (power(rows) * power(longest)))
+        fitting = WIDE if alone else max(least, room)
+        tile = _tile(rows, longest, min(fitting, power(batch)), limits)
         programs = -(-rows // tile[0]) if alone else 1
         warps = min(8, max(1, tile[0] * tile[1] * tile[2] // PER_WARP))
-        found.append(Launch(start, stop, programs, -(-batch // tile[2]), *tile, warps))
+        found.append(Launch(start, stop, programs, -(-batch // tile[2]), *tile, warps, longest <= tile[1]))
         start = stop
     return found
 
 
-def _thin(sizes: list[tuple[int, int]], start: int, instances: int) -> tuple[int, tuple[int, int]]:
+class _Limits(NamedTuple):
+    """Cells of a tile, edges it has at least, and tiles of a level that is thin."""
+
+    cells: int
+    edges: int
+    thin: int
+
+
+def _thin(sizes: list[tuple[int, int]], start: int, instances: int, limits: _Limits) -> tuple[int, tuple[int, int]]:
     """Where the levels from `start` on end that have few tiles of one shape each, or the next one; and their most."""
     most, stop, shape = sizes[start], start + 1, (0, 0, 0)
     while stop < len(sizes):
         more = max(most[0], sizes[stop][0]), max(most[1], sizes[stop][1])
-        tile = _tile(*more, instances)
+        tile = _tile(*more, instances, limits)
         # another shape is another number of tiles for all
         for rows, longest in sizes[start if tile != shape else stop : stop + 1]:
-            if -(-rows // tile[0]) * -(-longest // tile[1]) > THIN:
+            if -(-rows // tile[0]) * -(-longest // tile[1]) > limits.thin:
                 return stop, most
         most, stop, shape = more, stop + 1, tile
     return stop, most
 
 
-def _tile(rows: int, longest: int, instances: int) -> tuple[int, int, int]:
+def _tile(rows: int, longest: int, instances: int, limits: _Limits) -> tuple[int, int, int]:
     """Rows, edges and instances of a tile: powers of two, as few as there are and no more than it holds."""
-    edges = min(power(longest), TILE // instances)
-    return min(power(rows), TILE // (instances * edges)), edges, instances
+    edges = min(power(longest), max(limits.edges, limits.cells // instances))
+    return max(1, min(power(rows), limits.cells // (instances * edges))), edges, instances
 
 
 def power(count: int) -> int:

@@ -17,8 +17,14 @@ EMPTY = 0
 def recursion(arc: Tensor, *, lengths: Tensor, single_root: bool) -> Recursion:
     """Scores (B, N + 1, N + 1) or (B, N + 1, N + 1, labels)."""
     labels = arc.shape[3] if arc.dim() == 4 else 0
-    edges, goals = _topology(arc.shape[1] - 1, labels, bool(single_root))
-    return Recursion(edges, goals[lengths.cpu()].long())
+    sizes = arc.shape[1] - 1, labels, bool(single_root)
+    return Recursion(_topology(*sizes)[0], _goals(*sizes, lengths.device)[lengths])
+
+
+@lru_cache(maxsize=8)
+def _goals(words: int, labels: int, single_root: bool, device: torch.device) -> Tensor:
+    """The goal for each length, where the lengths are: nothing is copied from call to call."""
+    return _topology(words, labels, single_root)[1].long().to(device)
 
 
 @lru_cache(maxsize=8)

@@ -37,13 +37,20 @@ ON_DEVICE = (
 
 def _q_exp(t: Tensor, alpha: float | Tensor) -> Tensor:
     """[1 + (α−1) t]₊^(1/(α−1)), the Tsallis exponential; its limit at α = 1 is exp(t). −inf maps to 0."""
-    e = torch.as_tensor(alpha, dtype=t.dtype, device=t.device) - 1
+    e = _number(alpha, t) - 1
     limit = e == 0
     safe = torch.where(limit, 1.0, e)
     base = 1 + e * t
     inside = base > 0
     power = torch.exp(torch.log1p(torch.where(inside & ~limit, e * t, 0.0)) / safe)
     return torch.where(limit, torch.exp(t), torch.where(inside, power, 0.0))
+
+
+def _number(alpha: float | Tensor, like: Tensor) -> Tensor:
+    """In the dtype and on the device of another tensor; a number is written there, not copied from the host."""
+    if isinstance(alpha, Tensor):
+        return alpha.to(like)
+    return torch.full((), alpha, dtype=like.dtype, device=like.device)
 
 
 def _column(alpha: float | Tensor) -> float | Tensor:
@@ -69,7 +76,7 @@ def _threshold_entmax15(z: Tensor) -> Tensor:
 
 
 def _threshold_bisect(z: Tensor, alpha: float | Tensor) -> Tensor:
-    e = torch.as_tensor(alpha, dtype=z.dtype, device=z.device) - 1
+    e = _number(alpha, z) - 1
     low = z.new_zeros(*z.shape[:-1], 1)
     # The peak has probability at least 1/n: τ ≤ −log_α(1/n).
     log_n = math.log(z.shape[-1])
@@ -93,7 +100,7 @@ def _anchored(x: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     The exponent 1/(α−1) is below 1, so p has infinite slope where it vanishes and no threshold in x is fine enough:
     at α = 10 the neighbours of a float64 threshold differ by 0.02 in p. Measured from a, nothing is lost.
     """
-    e = torch.as_tensor(alpha, dtype=x.dtype, device=x.device) - 1
+    e = _number(alpha, x) - 1
     order = x.sort(-1, descending=True).values
     zero = x.new_zeros(*x.shape[:-1], 1)
     # Bisect for the last rank whose score, put at probability 0, leaves mass for itself.
@@ -135,7 +142,7 @@ def _solve(x: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
     state = torch.cat([peak, tau], -1)
     if not flat:
         anchor, p_anchor = _anchored(x, _column(alpha))
-        steep = torch.as_tensor(_column(alpha), dtype=x.dtype, device=x.device) > 2
+        steep = _number(_column(alpha), x) > 2
         state = torch.where(steep, torch.cat([anchor, p_anchor], -1), state)
     p = torch.where(feasible, _recover(x, state, alpha), 0.0)
     return p.masked_fill(broken, math.nan), state.masked_fill(broken, math.nan)
@@ -143,7 +150,7 @@ def _solve(x: Tensor, alpha: float | Tensor) -> tuple[Tensor, Tensor]:
 
 def _recover(x: Tensor, state: Tensor, alpha: float | Tensor) -> Tensor:
     """p from (row maximum, τ) where α ≤ 2, from (smallest supported score, its probability) where α > 2."""
-    alpha = torch.as_tensor(_column(alpha), dtype=x.dtype, device=x.device)
+    alpha = _number(_column(alpha), x)
     origin, t = state[:, :1], state[:, 1:]
     steep = _steep(x, origin, t, torch.where(alpha > 2, alpha - 1, 1.0))
     return torch.where(alpha > 2, steep, _q_exp(x - origin - t, alpha))
@@ -163,7 +170,7 @@ def entmax_pullback(p: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
     product, where v − mean would cancel, is what makes the products sum to 0.
     """
     inside = p > 0
-    exponent = 2 - torch.as_tensor(_column(alpha), dtype=p.dtype, device=p.device)
+    exponent = 2 - _number(_column(alpha), p)
     log_s = exponent * torch.where(inside, p, 1.0).log()
     top = torch.where(inside, log_s, -math.inf).max(-1, keepdim=True)
     share = torch.where(inside, (log_s - torch.where(inside.any(-1, keepdim=True), top.values, 0.0)).exp(), 0.0)
@@ -187,7 +194,7 @@ def entmax_value(x: Tensor, target: Tensor, alpha: float | Tensor, ignored: int)
     p, state = _solve(x, alpha)
     x = x.double()
     feasible = (x != -math.inf).any(-1)
-    a = torch.as_tensor(_column(alpha), dtype=x.dtype, device=x.device)
+    a = _number(_column(alpha), x)
     # Ω_α(p) = Σ p (p^(α−1) − 1) / (α(α−1)), with limit Σ p log p at α = 1
     log_p = torch.where(p > 0, p, 1.0).log()
     y = (a - 1) * log_p
@@ -240,7 +247,7 @@ def _choice(n: int) -> Hyperedges:
 
 
 def recursion(x: Tensor) -> Recursion:
-    return Recursion(_choice(x.shape[1]), torch.zeros(len(x), dtype=torch.int64))
+    return Recursion(_choice(x.shape[1]), torch.zeros(len(x), dtype=torch.int64, device=x.device))
 
 
 def log_partition(x: Tensor) -> Tensor:

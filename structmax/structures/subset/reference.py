@@ -16,7 +16,7 @@ from structmax.recursion import reference as engine
 from structmax.recursion.edges import Hyperedges, Recursion
 
 # A few operators of torch: on a GPU they are faster than copies to the host and back.
-ON_DEVICE = ("argmax", "topk", "max_marginals", "project", "project_jvp")
+ON_DEVICE = ("argmax", "max_marginals", "project", "project_jvp")
 
 
 def recursion(x: Tensor, lengths: Tensor, size: int, exact: bool) -> Recursion:

@@ -1,9 +1,9 @@
-"""Subsets in Triton: sums over all of them, and draws. Derivations: ../README.md.
+"""Subsets in Triton: the best, sums over all of them, and draws. Derivations: ../README.md.
 
 `forward` (walk.py) carries a row of counts over the items, one program for an instance, with logarithms in float64. For
 marginals it leaves the odds of every item at every count, (B, n, size + 1) in the dtype of the scores; `backward` turns
 them into probabilities, and `collect` (items.py) sums them. For draws it leaves the rows, and `draw` walks back along
-the items.
+the items. `take_best` (best.py) is one launch that finds which items are in.
 """
 
 from typing import NamedTuple
@@ -12,11 +12,14 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.kernel_triton import launch
+from structmax.structures.subset.kernel_triton.best import take_best
 from structmax.structures.subset.kernel_triton.items import collect, draw
 from structmax.structures.subset.kernel_triton.walk import backward, forward
 
 # Most counts that are walked at once: one thread for each.
 LANES = 1024
+# Most items that are looked at together for the best, and how many of them a warp has.
+ITEMS, PER_WARP = 4096, 256
 
 
 class _Size(NamedTuple):
@@ -70,6 +73,24 @@ def _expected(x: Tensor, tangent: Tensor | None, lengths: Tensor, size: int, exa
     arguments = odds if slopes is None else slopes, lengths, value, out, n, most
     launch(collect, (B * -(-n // items),), arguments, (exact, items, counts))
     return value, out
+
+
+def _best(x: Tensor, lengths: Tensor, size: int, exact: bool, through: bool) -> Tensor:
+    (B, n), out = x.shape, torch.empty_like(x)
+    items = min(ITEMS, max(32, 1 << (n - 1).bit_length()))
+    constants = bool(exact), through, items
+    launch(take_best, (B,), (x, lengths, out, n, min(size, n + 1)), constants, max(1, min(16, items // PER_WARP)))
+    return out
+
+
+def argmax(x: Tensor, lengths: Tensor, size: int, exact: bool) -> Tensor:
+    """The first of equals."""
+    return _best(x, lengths, size, exact, False)
+
+
+def max_marginals(x: Tensor, lengths: Tensor, size: int, exact: bool) -> Tensor:
+    """The best subset, if the item is in it; else the item takes the place of the worst, or joins."""
+    return _best(x, lengths, size, exact, True)
 
 
 def log_partition(x: Tensor, lengths: Tensor, size: int, exact: bool) -> Tensor:

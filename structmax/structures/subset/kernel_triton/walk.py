@@ -20,7 +20,7 @@ def usable(p_lengths, o_b, m_wanted, size, EXACT: tl.constexpr):
 
 
 @triton.jit
-def _length(p_lengths, i_b, size, EXACT: tl.constexpr):
+def length_of(p_lengths, i_b, size, EXACT: tl.constexpr):
     """The same of one instance."""
     o_one = tl.arange(0, 1)
     return tl.max(usable(p_lengths, i_b + o_one, o_one == 0, size, EXACT), 0)
@@ -41,7 +41,7 @@ def forward(
     """
     NARROW: tl.constexpr = p_x.dtype.element_ty
     i_b = tl.program_id(0).to(tl.int64)
-    length = _length(p_lengths, i_b, size, EXACT)
+    length = length_of(p_lengths, i_b, size, EXACT)
     width = (size + 1).to(tl.int64)
     p_x += i_b * n
     p_lanes += i_b * 4 * LANES
@@ -147,7 +147,7 @@ def backward(
     """
     NARROW: tl.constexpr = p_odds.dtype.element_ty
     i_b = tl.program_id(0).to(tl.int64)
-    length = _length(p_lengths, i_b, size, EXACT)
+    length = length_of(p_lengths, i_b, size, EXACT)
     width = (size + 1).to(tl.int64)
     p_odds += i_b * n * width
     p_last += i_b * width
