@@ -2,7 +2,8 @@
 
 An iteration is a search, the structure's own `argmax` of g, and one launch that does the rest (active_set_step.py). The
 host only looks every few iterations: whether all are done, whether a support or a list needs more room. Iterations that
-come after the first few are replayed as a CUDA graph: their kernels take less time than the host needs to launch them.
+come after the first are replayed as a CUDA graph: their kernels take less time than the host needs to launch them. An
+instance that is done has length 0 from then on, where the structure has lengths, so that no more is searched there.
 """
 
 import math
@@ -31,8 +32,8 @@ from structmax.numerics.kernel_triton.active_set_step import (
 from structmax.numerics.kernel_triton.replay import recorded
 from structmax.parts import flat, unflat
 
-# How many iterations the host does not look, and after how many looks the iterations to come are worth a recording.
-UNSEEN, RECORDED = 4, 2
+# How many iterations the host does not look.
+UNSEEN = 4
 # Room for structures, and for parts of each, at first: powers of two.
 STRUCTURES, PARTS = 64, 64
 
@@ -51,8 +52,11 @@ def _tiles(capacity: int, parts: int) -> tuple[tuple[int, int], int, int]:
 class _Supports:
     """Structures and weights of each instance, on the device."""
 
-    def __init__(self, scores: tuple[Tensor, ...], regular: Tensor, structures: int, longest: int) -> None:
+    def __init__(
+        self, scores: tuple[Tensor, ...], regular: Tensor, lengths: Tensor | None, structures: int, longest: int
+    ) -> None:
         self.scores, self.rows = scores, scores[0].shape[0]
+        self.lengths = None if lengths is None else lengths.clone()
         # (B, P)
         self.theta = flat(scores)
         self.g, self.width = self.theta.clone(), self.theta.shape[1]
@@ -96,7 +100,7 @@ class _Supports:
         own = self.lists, self.inner, self.gram, self.inverse, self.columns, self.work, self.facts, self.notes
         numbers = self.rows, self.width, self.longest, max_iter, int(is_start), tol
         tile, block, listed = _tiles(self.capacity, self.width)
-        launch(advance, (self.rows,), (*found, *own, *numbers), (*tile, block, listed))
+        launch(advance, (self.rows,), (*found, *own, self.lengths, *numbers), (*tile, block, listed))
 
     def outcome(self, count: int, longest: int) -> tuple[Tensor, ...]:
         """What the contract says of `sparsemap`, for supports of up to `count` structures of up to `longest` parts."""
@@ -129,7 +133,9 @@ def sparsemap(
     # More are not affinely independent, but for one that comes before another goes.
     most = _power(regularised.shape[1] + 2)
     capacity = min(most, max(STRUCTURES, _power(starts + UNSEEN)))
-    supports = _Supports(scores, regularised[:1].any(0), capacity, max(PARTS, _power(longest_start)))
+    longest = max(PARTS, _power(longest_start))
+    supports = _Supports(scores, regularised[:1].any(0), fields.get("lengths"), capacity, longest)
+    open_fields = fields if supports.lengths is None else {**fields, "lengths": supports.lengths}
     if not len(start):
         return supports.outcome(0, 0)
     for k in range(starts):
@@ -138,16 +144,18 @@ def sparsemap(
         supports.offer(y.masked_fill(absent, math.nan), max_iter, tol, True)
 
     def search() -> None:
-        found = argmax(*supports.direction(), **fields)
+        found = argmax(*supports.direction(), **open_fields)
         parts = (found,) if isinstance(found, Tensor) else found
         y = parts[0].reshape(len(start), -1) if len(parts) == 1 else flat(parts)
         supports.offer(y.to(supports.theta.dtype), max_iter, tol, False)
 
-    state, looks, step = OPEN.value, 0, search
+    # A recursion of a user's may wait for the GPU, which cannot be recorded.
+    is_kernel = "kernel_triton" in argmax.__module__
+    state, step, seen = OPEN.value, search, False
     while state >= OPEN.value:
-        for _ in range(UNSEEN if looks else 1):
+        for _ in range(UNSEEN if seen else 1):
             step()
-        looks += 1
+        seen = True
         state, longest, count = supports.notes[: COUNT.value + 1].amax(1).tolist()
         if state == ASK.value:
             supports.notes[FEASIBLE.value] = _feasible(is_feasible, scores, fields, supports)
@@ -156,8 +164,9 @@ def sparsemap(
         if count + UNSEEN > capacity and (capacity < most or state == FULL.value):
             capacity *= 2
         if supports.grow(capacity, max(supports.longest, _power(longest))):
-            step, looks = search, 0
-        elif looks == RECORDED:
+            # which may compile another kernel
+            step, seen = search, False
+        elif is_kernel and step is search:
             step = recorded(search, supports.theta.device)
     return supports.outcome(count, longest)
 

@@ -131,7 +131,7 @@ def _refresh(p_inner, p_columns, p_theta, p_g, used, widest, P, L, K: tl.constex
 
 @triton.jit(do_not_specialize=["B", "max_iter", "is_start"])
 def advance(
-    p_y, p_theta, p_g, p_regular, p_lists, p_inner, p_gram, p_inverse, p_columns, p_work, p_facts, p_notes,
+    p_y, p_theta, p_g, p_regular, p_lists, p_inner, p_gram, p_inverse, p_columns, p_work, p_facts, p_notes, p_lengths,
     B, P, L, max_iter, is_start, tol: tl.float64,
     K: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_LISTS: tl.constexpr,
 ):  # fmt: skip
@@ -188,6 +188,8 @@ def advance(
             state = tl.where((state == OPEN) & (calls >= max_iter), STOPPED, state)
             tl.debug_barrier()
             tl.store(p_notes + STATE * B, state)
+            if p_lengths is not None:
+                tl.store(p_lengths + i_row, 0, mask=state < OPEN)
             tl.store(p_notes + CALLS * B, calls)
             tl.store(p_facts + GAP, gap, mask=is_offered)
             if (state == LOST) | (state == BROKEN):
@@ -294,6 +296,8 @@ def advance(
             tl.store(p_notes + WIDEST * B, widest)
             if is_start == 0:
                 tl.store(p_notes + STATE * B, STOPPED, mask=(way > 0) == 0)
+                if p_lengths is not None:
+                    tl.store(p_lengths + i_row, 0, mask=(way > 0) == 0)
             _refresh(p_inner, p_columns, p_theta, p_g, used, widest, P, L, K, BLOCK_LISTS)
 
 

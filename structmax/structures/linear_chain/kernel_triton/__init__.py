@@ -154,14 +154,12 @@ def _ends(
     assert sizes.segment is not None
     B, N, C, shared, *_ = sizes
     segments = -(-(N - 1) // sizes.segment)
-    matrices = torch.empty(B, segments, C, C, dtype=torch.float64, device=unary.device)
-    unit = torch.full((C, C), -torch.inf, dtype=sizes.wide, device=unary.device).fill_diagonal_(0.0)
+    wide = {"dtype": torch.float64, "device": unary.device}
+    first, matrices = torch.empty(B, segments + 1, C, **wide), torch.empty(B, segments, C, C, **wide)
+    count = torch.empty_like(lengths)
     constants, warps = sizes.walk()
-    arguments = unary, pairwise, lengths, unit, matrices, N, sizes.segment, segments
+    arguments = unary, pairwise, lengths, first, matrices, count, N, sizes.segment, segments
     launch(cross, (B * segments * C,), arguments, (shared, best, sizes.double, *constants), warps)
-    first = torch.zeros(B, segments + 1, C, dtype=torch.float64, device=unary.device)
-    first[:, 0] = unary[:, 0]
-    count = torch.where(lengths > 0, (lengths + sizes.segment - 2) // sizes.segment + 1, 0)
     return _walk(first, matrices, count, _sizes(first, matrices), best, False, both)
 
 
