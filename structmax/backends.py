@@ -68,8 +68,10 @@ def answers(room: str, name: str, device: str, backend: str = "auto") -> bool:
     """Whether a room has this function for scores on that device, on some backend or on one."""
     known, key = remembered(room), ("answers", name, device, backend)
     if key not in known:
-        reasons = explain(room, name, device)
-        known[key] = None in (reasons.values() if backend == "auto" else (reasons.get(backend),))
+        able = [candidate for candidate, reason in explain(room, name, device).items() if reason is None]
+        # as in `choose`
+        near = [candidate for candidate in able if at_home(room, name, candidate, device)]
+        known[key] = bool(near) if backend == "auto" else backend in able
     return known[key]
 
 
