@@ -1,8 +1,8 @@
 """Monotone alignments in Triton: time warping, with gaps, local. Derivations: ../README.md.
 
 1. `rotate` (tiles.py) brings each score tensor to anti-diagonals, −inf where no part is: one launch for each.
-2. `forward` goes over the N + M anti-diagonals with logarithms in float64: one launch for few rows, and for more one
-   for every STEPS anti-diagonals.
+2. `forward` goes over the N + M anti-diagonals with logarithms in float64: a launch for every LANES steps of the strips
+   of LANES rows, each of which is a warp.
 3. For marginals it leaves the shares of the moves; `backward` turns them into probabilities, and `unrotate` (tiles.py)
    brings these to the tensors: one launch for each. The shares of a place add up to 1, so these are always the mean of
    some paths, also where scores are so large that the digits of their sums are lost.
@@ -28,10 +28,8 @@ from structmax.structures.monotone_alignment.kernel_triton.tiles import clear, r
 MOVES = ((1, 1), (1, 0), (0, 1))
 # Anti-diagonals and rows of a tile.
 TILE = (32, 32)
-# Most rows of a single strip, and rows of each of several, on several multiprocessors: one thread for each row.
-ALONE, LANES = 256, 128
-# Anti-diagonals that several strips walk before they wait for one another.
-STEPS = 128
+# Rows of a strip, and steps of a launch: the threads of a warp.
+LANES = 32
 # Places of an instance are counted by integers of 32 bits.
 MOST_PLACES = 2**31 - 1
 
@@ -84,11 +82,6 @@ def _rotated(tensors: tuple[Tensor, ...], fields: _Fields, tangent: bool) -> tup
     return tuple(outs)
 
 
-def _lanes(H: int) -> int:
-    """Rows of a strip."""
-    return max(32, 1 << (H - 1).bit_length()) if H <= ALONE else LANES
-
-
 def _pair(tensors: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     """A tensor and its tangent, as far as there are any."""
     return (None, None) if tensors is None else (tensors[0], tensors[1] if len(tensors) > 1 else None)
@@ -96,27 +89,16 @@ def _pair(tensors: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
 
 def _walk(kernel: Any, B: int, H: int, W: int, arguments: tuple[Any, ...], constants: tuple[Any, ...]) -> None:
     """Every strip of every instance over all anti-diagonals: those that are under way in each wave."""
-    lanes = _lanes(H)
-    strips = -(-H // lanes)
-    steps = STEPS if strips > 1 else H + W
-    segments = -(-(H + W - 1) // steps)
-    for wave in range(segments + strips - 1):
-        first = max(0, wave - segments + 1)
-        grid = B, min(strips - 1, wave) - first + 1
-        launch(
-            kernel,
-            grid,
-            (*arguments, B, H, W, first, wave, steps),
-            (*constants, strips > 1, lanes),
-            max(1, lanes // 32),
-        )
+    strips, segments = -(-H // LANES), -(-(W + LANES - 1) // LANES)
+    for wave in range(segments + 2 * (strips - 1)):
+        first = max(0, (wave - segments + 2) // 2)
+        grid = B, min(strips - 1, wave // 2) - first + 1
+        launch(kernel, grid, (*arguments, B, H, W, first, wave), (*constants, LANES), 1)
 
 
-def _exchange(B: int, H: int, W: int, slots: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """What lanes and strips hand to one another."""
-    lanes = _lanes(H)
-    wide = {"dtype": torch.float64, "device": device}
-    return torch.empty(B, -(-H // lanes), slots, lanes, **wide), torch.empty(B, 4, W, **wide)
+def _kept(B: int, H: int, W: int, states: int, edges: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """What strips keep from launch to launch, and what they hand to one another."""
+    return like.new_empty(B, -(-H // LANES), states, LANES), like.new_empty(B, edges, W)
 
 
 def _padded(tensors: tuple[Tensor, ...] | None) -> tuple[Tensor | None, ...]:
@@ -144,7 +126,7 @@ def _walked(
         matches = torch.empty(2 if tangents else 1, B, W, H, **wide) if keep else None
     arguments = (
         *_padded(rotated), *_padded(directions), fields.rows, fields.columns, value, *totals, kept, slopes,
-        *_pair(matches), ends, *_exchange(B, H, W, 4, value.device),
+        *_pair(matches), ends, *_kept(B, H, W, 4, 2, totals),
     )  # fmt: skip
     _walk(forward, B, H, W, arguments, (cells, local, best, tangents, keep))
     return _Walked(value, totals, kept, slopes, matches, ends)
@@ -157,8 +139,7 @@ def _expected(
     B, H, W = _size(scores[0], len(scores))
     cells, local, tangents = len(scores) == 1, fields.local, tangent is not None
     value, totals, shares, slopes, matches, _ = _walked(scores, tangent, fields, False, True)
-    exchange, edge = (t.view(value.dtype) for t in _exchange(B, H, W, 10, value.device))
-    arguments = shares, slopes, *_pair(matches), *totals, fields.rows, fields.columns, exchange, edge
+    arguments = shares, slopes, *_pair(matches), *totals, fields.rows, fields.columns, *_kept(B, H, W, 6, 2, value)
     _walk(backward, B, H, W, arguments, (cells, local, tangents))
     planes: Any = shares if slopes is None else slopes
     outs = tuple(torch.empty_like(x) for x in scores)
