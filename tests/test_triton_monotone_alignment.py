@@ -50,9 +50,9 @@ def both(name, tensors, structure, **extras):
 def test_every_question_agrees_with_the_reference(kind, dtype, atol, monkeypatch):
     # several tiles and several strips; padding, forbidden parts, nothing at all
     monkeypatch.setattr(kernel_triton, "TILE", (4, 4))
-    monkeypatch.setattr(kernel_triton, "LANES", 4)
-    N, M = 5, 2
-    structure = structure_of(kind, torch.tensor([5, 2, 0]), torch.tensor([2, 1, 2]), band=4)
+    monkeypatch.setattr(kernel_triton, "LANES", 8)
+    N, M = 9, 2
+    structure = structure_of(kind, torch.tensor([9, 2, 0]), torch.tensor([2, 1, 2]), band=8)
     scores, tangent = (draw(kind, 3, N, M, seed, dtype) for seed in (0, 1))
     scores[0][0, 3, 1] = -math.inf
     scores[0][2] = math.nan
@@ -139,6 +139,16 @@ def test_paths_longer_than_the_moves_of_an_integer(kind):
         scores = draw(kind, 2, N, M)
         for got, want in both("argmax", scores, structure_of(kind)):
             assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("matches", [15, 16, 17])
+def test_a_local_path_starts_where_the_moves_of_an_integer_end(matches):
+    # a diagonal, behind a cell that is not worth a match
+    N = matches + 1
+    scores = tuple(torch.full_like(t, -10) for t in draw("local", 1, N, N))
+    scores[0][0].diagonal()[1:] = 1.0
+    for got, want in both("argmax", scores, structure_of("local")):
+        assert torch.equal(got, want)
 
 
 def test_an_instance_of_too_many_places_is_refused():

@@ -6,6 +6,8 @@ import triton.language as tl
 from structmax.numerics.kernel_triton.logarithms import WIDE, greater, plus, plus_three
 from structmax.structures.monotone_alignment.kernel_triton.walk import from_above, read_edge, segment
 
+# Steps that are read at a time.
+AHEAD = tl.constexpr(4)
 # Moves in an integer, by two bits each: diagonal, down, right, or none before.
 MOVES = tl.constexpr(15)
 NONE_BEFORE = tl.constexpr(4**15 - 1)
@@ -19,17 +21,22 @@ def _read(p_x, slot, o_r, o_c, h, w, H, nothing, DOWN: tl.constexpr, RIGHT: tl.c
 
 
 @triton.jit
-def _read_moves(
-    p_first, p_second, p_third, slot_2, slot_1, slot, o_r, o_c, h, w, H, nothing, CELLS: tl.constexpr
-):  # fmt: skip
-    """The same of all moves; `slot` is the row of this anti-diagonal, and before it that of the last two."""
-    if CELLS:
-        b_first = _read(p_first, slot, o_r, o_c, h, w, H, nothing, 0, 0)
-        return b_first, b_first, b_first
-    else:
-        b_first = _read(p_first, slot_2, o_r, o_c, h, w, H, nothing, 1, 1)
-        b_second = _read(p_second, slot_1, o_r, o_c, h, w, H, nothing, 1, 0)
-        return b_first, b_second, _read(p_third, slot_1, o_r, o_c, h, w, H, nothing, 0, 1)
+def _read_moves(p_first, p_second, p_third, slot, o_r, o_c, h, w, H, W, nothing, CELLS: tl.constexpr):
+    """The same of all moves, for each of the next steps; `slot` is the row of the first anti-diagonal."""
+    scores = ()
+    slot_1 = tl.where(slot == 0, W - 1, slot - 1)
+    slot_2 = tl.where(slot_1 == 0, W - 1, slot_1 - 1)
+    for k in tl.static_range(AHEAD):
+        if CELLS:
+            b_first = _read(p_first, slot, o_r, o_c + k, h, w, H, nothing, 0, 0)
+            scores += ((b_first, b_first, b_first),)
+        else:
+            b_first = _read(p_first, slot_2, o_r, o_c + k, h, w, H, nothing, 1, 1)
+            b_second = _read(p_second, slot_1, o_r, o_c + k, h, w, H, nothing, 1, 0)
+            b_third = _read(p_third, slot_1, o_r, o_c + k, h, w, H, nothing, 0, 1)
+            scores += ((b_first, b_second, b_third),)
+        slot_2, slot_1, slot = slot_1, slot, tl.where(slot == W - 1, 0, slot + 1)
+    return scores
 
 
 @triton.jit
@@ -99,9 +106,8 @@ def forward(
     o_c = start - o_lane
     p_state += (i_b * strips + strip) * 4 * LANES + o_lane
     p_edge += i_b * 2 * W
-    # the rows of the anti-diagonals from here on, and of the two before
+    # the row of the first anti-diagonal
     slot = (top + start) % W
-    before_2, before_1, slot_1, slot_2 = (slot + 2 * W - 2) % W, (slot + W - 1) % W, (slot + 1) % W, (slot + 2) % W
     # as the steps before have left it, or nothing
     m_state = o_lane < tl.where((start > 0) & (start < stop), LANES, 0)
     b_left = tl.load(p_state, mask=m_state, other=float("-inf"))
@@ -118,101 +124,98 @@ def forward(
         if TANGENT:
             p_d_ends = p_ends + B.to(tl.int64) * H
             d_ends = tl.load(p_d_ends + o_r, mask=m_state & (o_r < h), other=0.0)
-    b_1, b_2, b_3 = _read_moves(
-        p_first, p_second, p_third, before_2, before_1, slot, o_r, o_c, h, w, H, float("-inf"), CELLS
-    )
-    b_4, b_5, b_6 = _read_moves(
-        p_first, p_second, p_third, before_1, slot, slot_1, o_r, o_c + 1, h, w, H, float("-inf"), CELLS
-    )
+    b_ahead = _read_moves(p_first, p_second, p_third, slot, o_r, o_c, h, w, H, W, float("-inf"), CELLS)
     d_1, d_2, d_3 = b_zero, b_zero, b_zero
     if TANGENT:
-        d_1, d_2, d_3 = _read_moves(
-            p_d_first, p_d_second, p_d_third, before_2, before_1, slot, o_r, o_c, h, w, H, 0.0, CELLS
-        )
-        d_4, d_5, d_6 = _read_moves(
-            p_d_first, p_d_second, p_d_third, before_1, slot, slot_1, o_r, o_c + 1, h, w, H, 0.0, CELLS
-        )
-    for step in tl.range(0, stop - start, num_stages=1):
-        b_7, b_8, b_9 = _read_moves(
-            p_first, p_second, p_third, slot, slot_1, slot_2, o_r, o_c + 2, h, w, H, float("-inf"), CELLS
+        d_ahead = _read_moves(p_d_first, p_d_second, p_d_third, slot, o_r, o_c, h, w, H, W, 0.0, CELLS)
+    for group in tl.range(0, stop - start, AHEAD, num_stages=1):
+        b_scores = b_ahead
+        slot_ahead = (slot + AHEAD) % W
+        b_ahead = _read_moves(
+            p_first, p_second, p_third, slot_ahead, o_r, o_c + AHEAD, h, w, H, W, float("-inf"), CELLS
         )
         if TANGENT:
-            d_7, d_8, d_9 = _read_moves(
-                p_d_first, p_d_second, p_d_third, slot, slot_1, slot_2, o_r, o_c + 2, h, w, H, 0.0, CELLS
+            d_scores = d_ahead
+            d_ahead = _read_moves(
+                p_d_first, p_d_second, p_d_third, slot_ahead, o_r, o_c + AHEAD, h, w, H, W, 0.0, CELLS
             )
-        b_above = from_above(b_left, b_edge, step, o_lane)
-        d_above = b_zero
-        if SECOND:
-            d_above = from_above(d_left, d_edge, step, o_lane)
-        m_there = (o_r < h) & (o_c >= 0) & (o_c < w)
-        m_first = o_r + tl.abs(o_c) == 0
-        o_place = slot * H + o_r
-        b_1_tail, b_2_tail, b_3_tail, d_1_tail, d_2_tail, d_3_tail = (
-            b_diagonal, b_above, b_left, d_diagonal, d_above, d_left
-        )  # fmt: skip
-        if LOCAL:
-            if BEST:
-                b_1_tail = greater(b_diagonal, b_zero)
-            else:
-                b_1_tail, d_1_tail, b_onward = plus(b_zero, b_diagonal, b_zero, d_diagonal, NARROW)
+        for k in tl.static_range(AHEAD):
+            b_1, b_2, b_3 = b_scores[k]
+            if TANGENT:
+                d_1, d_2, d_3 = d_scores[k]
+            b_above = from_above(b_left, b_edge, group + k, o_lane)
+            d_above = b_zero
+            if SECOND:
+                d_above = from_above(d_left, d_edge, group + k, o_lane)
+            m_there = (o_r < h) & (o_c >= 0) & (o_c < w)
+            m_first = o_r + tl.abs(o_c) == 0
+            o_place = slot * H + o_r
+            b_1_tail, b_2_tail, b_3_tail, d_1_tail, d_2_tail, d_3_tail = (
+                b_diagonal, b_above, b_left, d_diagonal, d_above, d_left
+            )  # fmt: skip
+            if LOCAL:
+                if BEST:
+                    b_1_tail = greater(b_diagonal, b_zero)
+                else:
+                    b_1_tail, d_1_tail, b_onward = plus(b_zero, b_diagonal, b_zero, d_diagonal, NARROW)
+                    if KEEP:
+                        tl.store(p_kept + 3 * plane + o_place, b_onward, mask=m_there)
+                        if TANGENT:
+                            d_onward = (d_diagonal - d_1_tail).to(NARROW)
+                            tl.store(p_slopes + 3 * plane + o_place, d_onward, mask=m_there)
+            if not CELLS:
+                b_1_tail, b_2_tail, b_3_tail = b_1_tail + b_1, b_2_tail + b_2, b_3_tail + b_3
+                d_1_tail, d_2_tail, d_3_tail = d_1_tail + d_1, d_2_tail + d_2, d_3_tail + d_3
+            if LOCAL:
+                if BEST:
+                    b_ends = greater(b_ends, b_1_tail)
+                else:
+                    b_ends, d_ends, _ = plus(b_ends, b_1_tail, d_ends, d_1_tail, NARROW)
                 if KEEP:
-                    tl.store(p_kept + 3 * plane + o_place, b_onward, mask=m_there)
+                    tl.store(p_matches + o_place, b_1_tail, mask=m_there)
                     if TANGENT:
-                        d_onward = (d_diagonal - d_1_tail).to(NARROW)
-                        tl.store(p_slopes + 3 * plane + o_place, d_onward, mask=m_there)
-        if not CELLS:
-            b_1_tail, b_2_tail, b_3_tail = b_1_tail + b_1, b_2_tail + b_2, b_3_tail + b_3
-            d_1_tail, d_2_tail, d_3_tail = d_1_tail + d_1, d_2_tail + d_2, d_3_tail + d_3
-        if LOCAL:
+                        tl.store(p_d_matches + o_place, d_1_tail, mask=m_there)
             if BEST:
-                b_ends = greater(b_ends, b_1_tail)
+                b_new, d_new = greater(greater(b_1_tail, b_2_tail), b_3_tail), b_zero
+                if KEEP:
+                    o_moves = _moves(
+                        b_1_tail, b_2_tail, b_3_tail, d_diagonal, d_above, d_left, b_diagonal, m_first, LOCAL
+                    )
+                    tl.store(p_kept + o_place, o_moves, mask=m_there)
+                    d_new = o_moves.to(tl.int64).to(WIDE, bitcast=True)
             else:
-                b_ends, d_ends, _ = plus(b_ends, b_1_tail, d_ends, d_1_tail, NARROW)
-            if KEEP:
-                tl.store(p_matches + o_place, b_1_tail, mask=m_there)
+                b_new, d_new, b_share_1, b_share_2, b_share_3 = plus_three(
+                    b_1_tail, b_2_tail, b_3_tail, d_1_tail, d_2_tail, d_3_tail, NARROW
+                )
+                if KEEP:
+                    tl.store(p_kept + o_place, b_share_1, mask=m_there)
+                    tl.store(p_kept + plane + o_place, b_share_2, mask=m_there)
+                    tl.store(p_kept + 2 * plane + o_place, b_share_3, mask=m_there)
+                    if TANGENT:
+                        tl.store(p_slopes + o_place, (d_1_tail - d_new).to(NARROW), mask=m_there)
+                        tl.store(p_slopes + plane + o_place, (d_2_tail - d_new).to(NARROW), mask=m_there)
+                        tl.store(p_slopes + 2 * plane + o_place, (d_3_tail - d_new).to(NARROW), mask=m_there)
+            if not LOCAL:
+                b_new = tl.where(m_first, 0.0, b_new)
                 if TANGENT:
-                    tl.store(p_d_matches + o_place, d_1_tail, mask=m_there)
-        if BEST:
-            b_new, d_new = greater(greater(b_1_tail, b_2_tail), b_3_tail), b_zero
-            if KEEP:
-                o_moves = _moves(b_1_tail, b_2_tail, b_3_tail, d_diagonal, d_above, d_left, b_diagonal, m_first, LOCAL)
-                tl.store(p_kept + o_place, o_moves, mask=m_there)
-                d_new = o_moves.to(tl.int64).to(WIDE, bitcast=True)
-        else:
-            b_new, d_new, b_share_1, b_share_2, b_share_3 = plus_three(
-                b_1_tail, b_2_tail, b_3_tail, d_1_tail, d_2_tail, d_3_tail, NARROW
-            )
-            if KEEP:
-                tl.store(p_kept + o_place, b_share_1, mask=m_there)
-                tl.store(p_kept + plane + o_place, b_share_2, mask=m_there)
-                tl.store(p_kept + 2 * plane + o_place, b_share_3, mask=m_there)
+                    d_new = tl.where(m_first, 0.0, d_new)
+            if CELLS:
+                b_new += b_1
                 if TANGENT:
-                    tl.store(p_slopes + o_place, (d_1_tail - d_new).to(NARROW), mask=m_there)
-                    tl.store(p_slopes + plane + o_place, (d_2_tail - d_new).to(NARROW), mask=m_there)
-                    tl.store(p_slopes + 2 * plane + o_place, (d_3_tail - d_new).to(NARROW), mask=m_there)
-        if not LOCAL:
-            b_new = tl.where(m_first, 0.0, b_new)
+                    d_new += d_1
+            # behind the last column a row keeps its last number
+            b_new = tl.where(o_c < w, b_new, b_left)
             if TANGENT:
-                d_new = tl.where(m_first, 0.0, d_new)
-        if CELLS:
-            b_new += b_1
-            if TANGENT:
-                d_new += d_1
-        b_new = tl.where(m_there, b_new, float("-inf"))
-        if TANGENT:
-            d_new = tl.where(m_there, d_new, 0.0)
-        m_edge = m_there & (o_lane == LANES - 1)
-        tl.store(p_edge + o_c, b_new, mask=m_edge)
-        if SECOND:
-            tl.store(p_edge + W + o_c, d_new, mask=m_edge)
-        o_c += 1
-        slot, slot_1, slot_2 = slot_1, slot_2, tl.where(slot_2 == W - 1, 0, slot_2 + 1)
-        b_left, b_diagonal = b_new, b_above
-        b_1, b_2, b_3, b_4, b_5, b_6 = b_4, b_5, b_6, b_7, b_8, b_9
-        if SECOND:
-            d_left, d_diagonal = d_new, d_above
-        if TANGENT:
-            d_1, d_2, d_3, d_4, d_5, d_6 = d_4, d_5, d_6, d_7, d_8, d_9
+                d_new = tl.where(o_c < w, d_new, d_left)
+            m_edge = m_there & (o_lane == LANES - 1)
+            tl.store(p_edge + o_c, b_new, mask=m_edge)
+            if SECOND:
+                tl.store(p_edge + W + o_c, d_new, mask=m_edge)
+            o_c += 1
+            slot = tl.where(slot == W - 1, 0, slot + 1)
+            b_left, b_diagonal = b_new, b_above
+            if SECOND:
+                d_left, d_diagonal = d_new, d_above
     tl.store(p_state, b_left)
     tl.store(p_state + LANES, b_diagonal)
     if SECOND:

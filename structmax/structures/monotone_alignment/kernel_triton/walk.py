@@ -2,7 +2,8 @@
 
 A lane takes what comes from its upper neighbour from the lane before it, by registers; what comes along the diagonal
 it took a step ago, what comes from the left is its own. Backward the rows are reversed, and the rest is the same. What
-does not depend on the step before is read some steps ahead.
+does not depend on the step before is read several steps at a time, while those before are taken: a number that is moved
+from one register to another has to be there.
 
 Strips go side by side, each on its own multiprocessor: a launch, or wave, takes every strip on by LANES steps, and a
 strip is two waves behind the one above. `p_edge` hands the last row of a strip to the next, in place: a strip reads
