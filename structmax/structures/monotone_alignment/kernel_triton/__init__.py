@@ -1,11 +1,10 @@
 """Monotone alignments in Triton: time warping, with gaps, local. Derivations: ../README.md.
 
 1. `rotate` (tiles.py) brings each score tensor to anti-diagonals, −inf where no part is: one launch for each.
-2. `forward` goes over the N + M anti-diagonals with logarithms in float64: a launch for every LANES steps of the strips
-   of LANES rows, each of which is a warp.
-3. For marginals it leaves the shares of the moves; `backward` turns them into probabilities, and `unrotate` (tiles.py)
-   brings these to the tensors: one launch for each. The shares of a place add up to 1, so these are always the mean of
-   some paths, also where scores are so large that the digits of their sums are lost.
+2. `forward` goes over the N + M anti-diagonals with logarithms in float64: one launch, a warp for every LANES rows.
+3. For marginals it leaves the shares of the moves; `backward` turns them into probabilities, one launch, and `unrotate`
+   (tiles.py) brings these to the tensors: one launch for each. The shares of a place add up to 1, so these are always
+   the mean of some paths, also where scores are so large that the digits of their sums are lost.
 4. For draws, `draw` (paths.py) goes back by the shares; for the best path, `follow` by moves that `forward` has left.
 
 Tiles are read and written once. Shares take 12 bytes for each place in float32, and twice that for the Hessian;
@@ -28,7 +27,7 @@ from structmax.structures.monotone_alignment.kernel_triton.tiles import clear, r
 MOVES = ((1, 1), (1, 0), (0, 1))
 # Anti-diagonals and rows of a tile.
 TILE = (32, 32)
-# Rows of a strip, and steps of a launch: the threads of a warp.
+# Rows of a strip: the threads of a warp.
 LANES = 32
 # Places of an instance are counted by integers of 32 bits.
 MOST_PLACES = 2**31 - 1
@@ -88,17 +87,10 @@ def _pair(tensors: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
 
 
 def _walk(kernel: Any, B: int, H: int, W: int, arguments: tuple[Any, ...], constants: tuple[Any, ...]) -> None:
-    """Every strip of every instance over all anti-diagonals: those that are under way in each wave."""
-    strips, segments = -(-H // LANES), -(-(W + LANES - 1) // LANES)
-    for wave in range(segments + 2 * (strips - 1)):
-        first = max(0, (wave - segments + 2) // 2)
-        grid = B, min(strips - 1, wave // 2) - first + 1
-        launch(kernel, grid, (*arguments, B, H, W, first, wave), (*constants, LANES), 1)
-
-
-def _kept(B: int, H: int, W: int, states: int, edges: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """What strips keep from launch to launch, and what they hand to one another."""
-    return like.new_empty(B, -(-H // LANES), states, LANES), like.new_empty(B, edges, W)
+    """Every strip of every instance over all anti-diagonals."""
+    programs = B * -(-H // LANES)
+    turns = torch.zeros(1 + programs, dtype=torch.int32, device=arguments[0].device)
+    launch(kernel, (programs,), (*arguments, turns, B, H, W), (*constants, LANES), 1)
 
 
 def _padded(tensors: tuple[Tensor, ...] | None) -> tuple[Tensor | None, ...]:
@@ -126,7 +118,7 @@ def _walked(
         matches = torch.empty(2 if tangents else 1, B, W, H, **wide) if keep else None
     arguments = (
         *_padded(rotated), *_padded(directions), fields.rows, fields.columns, value, *totals, kept, slopes,
-        *_pair(matches), ends, *_kept(B, H, W, 4, 2, totals),
+        *_pair(matches), ends, totals.new_empty(B, 2, W),
     )  # fmt: skip
     _walk(forward, B, H, W, arguments, (cells, local, best, tangents, keep))
     return _Walked(value, totals, kept, slopes, matches, ends)
@@ -139,7 +131,7 @@ def _expected(
     B, H, W = _size(scores[0], len(scores))
     cells, local, tangents = len(scores) == 1, fields.local, tangent is not None
     value, totals, shares, slopes, matches, _ = _walked(scores, tangent, fields, False, True)
-    arguments = shares, slopes, *_pair(matches), *totals, fields.rows, fields.columns, *_kept(B, H, W, 6, 2, value)
+    arguments = shares, slopes, *_pair(matches), *totals, fields.rows, fields.columns, value.new_empty(B, 2, W)
     _walk(backward, B, H, W, arguments, (cells, local, tangents))
     planes: Any = shares if slopes is None else slopes
     outs = tuple(torch.empty_like(x) for x in scores)

@@ -5,30 +5,49 @@ it took a step ago, what comes from the left is its own. Backward the rows are r
 does not depend on the step before is read several steps at a time, while those before are taken: a number that is moved
 from one register to another has to be there.
 
-Strips go side by side, each on its own multiprocessor: a launch, or wave, takes every strip on by LANES steps, and a
-strip is two waves behind the one above. `p_edge` hands the last row of a strip to the next, in place: a strip reads
-what it needs of a wave at once, and writes behind that. `p_state` keeps what the last step of a strip has left.
+Strips go side by side, each on its own multiprocessor. `p_edge` hands the last row of a strip to the next, in place: a
+strip reads what it needs of LANES steps at once, and writes behind that. `p_turns` counts the programs that have
+started, and then the columns that each strip has written. A program takes the next strip in turn, so the strip above is
+always finished or under way, and waiting for its columns comes to an end however many programs run at a time.
 """
 
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def segment(h, w, first, wave, LANES: tl.constexpr):
-    """The strip of this program, its first row, and its steps from `start` to before `stop`; it begins with step 0."""
-    strip = first + tl.program_id(1)
-    top = strip * LANES
-    start = (wave - 2 * strip) * LANES
-    steps = tl.where((top < h) & (w > 0), tl.minimum(LANES, h - top) + w - 1, 0)
-    return strip, top, start, tl.minimum(steps, start + LANES)
+# Columns of a strip that has finished, with those above.
+FINISHED = tl.constexpr(2**31 - 1)
 
 
 @triton.jit
-def read_edge(p_edge, top, start, stop, w, o_lane, nothing):
+def take_turn(p_turns, B, strips):
+    """The instance and the strip of this program, and where its columns are counted, behind those of the one above."""
+    turn = tl.atomic_add(p_turns, 1)
+    i_b, strip = turn % B, turn // B
+    return i_b.to(tl.int64), strip, p_turns + 1 + i_b * strips + strip
+
+
+@triton.jit
+def await_columns(p_columns, columns):
+    """Waits until the strip above has written so many columns."""
+    written = tl.atomic_add(p_columns - 1, 0, sem="acquire")
+    while written < columns:
+        written = tl.atomic_add(p_columns - 1, 0, sem="acquire")
+
+
+@triton.jit
+def announce_columns(p_columns, columns):
+    """Tells the strip below how many columns are written."""
+    # by all lanes
+    tl.debug_barrier()
+    tl.atomic_xchg(p_columns, columns, sem="release")
+
+
+@triton.jit
+def read_edge(p_edge, start, top, w, o_lane, nothing):
     """What the strip above wrote for the columns of the coming steps: a lane for each."""
     o_column = start + o_lane
-    return tl.load(p_edge + o_column, mask=o_column < tl.where((top > 0) & (start < stop), w, 0), other=nothing)
+    # past the cache of the multiprocessor, which does not see what others write
+    return tl.load(p_edge + o_column, mask=o_column < tl.where(top > 0, w, 0), other=nothing, cache_modifier=".cg")
 
 
 @triton.jit
