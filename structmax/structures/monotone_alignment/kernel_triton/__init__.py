@@ -29,6 +29,8 @@ MOVES = ((1, 1), (1, 0), (0, 1))
 TILE = (32, 32)
 # Rows of a strip: the threads of a warp.
 LANES = 32
+# Steps that are read at a time, forward and backward: powers of two, at most LANES.
+AHEAD = (4, 8)
 # Places of an instance are counted by integers of 32 bits.
 MOST_PLACES = 2**31 - 1
 
@@ -90,7 +92,7 @@ def _walk(kernel: Any, B: int, H: int, W: int, arguments: tuple[Any, ...], const
     """Every strip of every instance over all anti-diagonals."""
     programs = B * -(-H // LANES)
     turns = torch.zeros(1 + programs, dtype=torch.int32, device=arguments[0].device)
-    launch(kernel, (programs,), (*arguments, turns, B, H, W), (*constants, LANES), 1)
+    launch(kernel, (programs,), (*arguments, turns, B, H, W), constants, 1)
 
 
 def _padded(tensors: tuple[Tensor, ...] | None) -> tuple[Tensor | None, ...]:
@@ -120,7 +122,7 @@ def _walked(
         *_padded(rotated), *_padded(directions), fields.rows, fields.columns, value, *totals, kept, slopes,
         *_pair(matches), ends, totals.new_empty(B, 2, W),
     )  # fmt: skip
-    _walk(forward, B, H, W, arguments, (cells, local, best, tangents, keep))
+    _walk(forward, B, H, W, arguments, (cells, local, best, tangents, keep, LANES, AHEAD[0]))
     return _Walked(value, totals, kept, slopes, matches, ends)
 
 
@@ -132,7 +134,7 @@ def _expected(
     cells, local, tangents = len(scores) == 1, fields.local, tangent is not None
     value, totals, shares, slopes, matches, _ = _walked(scores, tangent, fields, False, True)
     arguments = shares, slopes, *_pair(matches), *totals, fields.rows, fields.columns, value.new_empty(B, 2, W)
-    _walk(backward, B, H, W, arguments, (cells, local, tangents))
+    _walk(backward, B, H, W, arguments, (cells, local, tangents, LANES, AHEAD[1]))
     planes: Any = shares if slopes is None else slopes
     outs = tuple(torch.empty_like(x) for x in scores)
     for out, plane, move in zip(outs, planes, MOVES, strict=False):

@@ -11,12 +11,9 @@ from structmax.structures.monotone_alignment.kernel_triton.walk import (
     take_turn,
 )
 
-# Steps that are read at a time.
-AHEAD = tl.constexpr(8)
-
 
 @triton.jit
-def _read_planes(p_x, slot, o_r, o_c, h, w, H, W, plane, LOCAL: tl.constexpr):
+def _read_planes(p_x, slot, o_r, o_c, h, w, H, W, plane, LOCAL: tl.constexpr, AHEAD: tl.constexpr):
     """Three planes, or four, at the places of each of the next steps; `slot` is the row of the first anti-diagonal."""
     planes = ()
     for k in tl.static_range(AHEAD):
@@ -37,7 +34,7 @@ def _read_planes(p_x, slot, o_r, o_c, h, w, H, W, plane, LOCAL: tl.constexpr):
 def backward(
     p_shares, p_slopes, p_matches, p_d_matches, p_total, p_d_total, p_rows, p_columns, p_edge, p_turns,
     B, H, W,
-    CELLS: tl.constexpr, LOCAL: tl.constexpr, TANGENT: tl.constexpr, LANES: tl.constexpr,
+    CELLS: tl.constexpr, LOCAL: tl.constexpr, TANGENT: tl.constexpr, LANES: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Probabilities of moves in place of their shares, or derivatives in place of the slopes; cells in the first plane.
 
@@ -67,9 +64,9 @@ def backward(
     # what goes down, down along the diagonal a step later, and right
     b_down = tl.zeros((LANES,), NARROW)
     b_onward, b_left, d_down, d_onward, d_left = b_down, b_down, b_down, b_down, b_down
-    q_ahead = _read_planes(p_shares, slot, o_r, o_c, h, w, H, W, plane, LOCAL)
+    q_ahead = _read_planes(p_shares, slot, o_r, o_c, h, w, H, W, plane, LOCAL, AHEAD)
     if TANGENT:
-        d_ahead = _read_planes(p_slopes, slot, o_r, o_c, h, w, H, W, plane, LOCAL)
+        d_ahead = _read_planes(p_slopes, slot, o_r, o_c, h, w, H, W, plane, LOCAL, AHEAD)
     for start in tl.range(0, steps, LANES, num_stages=1):
         if top > 0:
             await_columns(p_written, tl.minimum(start + LANES, w))
@@ -78,11 +75,11 @@ def backward(
             d_edge = read_edge(p_edge + W, start, top, w, o_lane, 0.0)
         for group in tl.range(0, tl.minimum(LANES, steps - start), AHEAD, num_stages=1):
             q_planes = q_ahead
-            slot_ahead = (slot + AHEAD * (W - 1)) % W
-            q_ahead = _read_planes(p_shares, slot_ahead, o_r, o_c + AHEAD, h, w, H, W, plane, LOCAL)
+            slot_ahead = (slot + W - AHEAD % W) % W
+            q_ahead = _read_planes(p_shares, slot_ahead, o_r, o_c + AHEAD, h, w, H, W, plane, LOCAL, AHEAD)
             if TANGENT:
                 d_planes = d_ahead
-                d_ahead = _read_planes(p_slopes, slot_ahead, o_r, o_c + AHEAD, h, w, H, W, plane, LOCAL)
+                d_ahead = _read_planes(p_slopes, slot_ahead, o_r, o_c + AHEAD, h, w, H, W, plane, LOCAL, AHEAD)
             for k in tl.static_range(AHEAD):
                 q_1, q_2, q_3, q_4 = q_planes[k]
                 m_there = (o_r < h) & (o_c >= 0) & (o_c < w)

@@ -13,8 +13,6 @@ from structmax.structures.monotone_alignment.kernel_triton.walk import (
     take_turn,
 )
 
-# Steps that are read at a time.
-AHEAD = tl.constexpr(4)
 # Moves in an integer, by two bits each: diagonal, down, right, or none before.
 MOVES = tl.constexpr(15)
 NONE_BEFORE = tl.constexpr(4**15 - 1)
@@ -28,7 +26,9 @@ def _read(p_x, slot, o_r, o_c, h, w, H, nothing, DOWN: tl.constexpr, RIGHT: tl.c
 
 
 @triton.jit
-def _read_moves(p_first, p_second, p_third, slot, o_r, o_c, h, w, H, W, nothing, CELLS: tl.constexpr):
+def _read_moves(
+    p_first, p_second, p_third, slot, o_r, o_c, h, w, H, W, nothing, CELLS: tl.constexpr, AHEAD: tl.constexpr
+):
     """The same of all moves, for each of the next steps; `slot` is the row of the first anti-diagonal."""
     scores = ()
     slot_1 = tl.where(slot == 0, W - 1, slot - 1)
@@ -69,7 +69,7 @@ def forward(
     p_kept, p_slopes, p_matches, p_d_matches, p_ends, p_edge, p_turns,
     B, H, W,
     CELLS: tl.constexpr, LOCAL: tl.constexpr, BEST: tl.constexpr, TANGENT: tl.constexpr,
-    KEEP: tl.constexpr, LANES: tl.constexpr,
+    KEEP: tl.constexpr, LANES: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """log w of the end: `p_value`, and as float64 `p_total`.
 
@@ -116,10 +116,10 @@ def forward(
     slot = top % W
     b_left, b_diagonal, b_ends = b_zero + float("-inf"), b_zero + float("-inf"), b_zero + float("-inf")
     d_left, d_diagonal, d_ends = b_zero, b_zero, b_zero
-    b_ahead = _read_moves(p_first, p_second, p_third, slot, o_r, o_c, h, w, H, W, float("-inf"), CELLS)
+    b_ahead = _read_moves(p_first, p_second, p_third, slot, o_r, o_c, h, w, H, W, float("-inf"), CELLS, AHEAD)
     d_1, d_2, d_3 = b_zero, b_zero, b_zero
     if TANGENT:
-        d_ahead = _read_moves(p_d_first, p_d_second, p_d_third, slot, o_r, o_c, h, w, H, W, 0.0, CELLS)
+        d_ahead = _read_moves(p_d_first, p_d_second, p_d_third, slot, o_r, o_c, h, w, H, W, 0.0, CELLS, AHEAD)
     for start in tl.range(0, steps, LANES, num_stages=1):
         if top > 0:
             await_columns(p_written, tl.minimum(start + LANES, w))
@@ -130,12 +130,12 @@ def forward(
             b_scores = b_ahead
             slot_ahead = (slot + AHEAD) % W
             b_ahead = _read_moves(
-                p_first, p_second, p_third, slot_ahead, o_r, o_c + AHEAD, h, w, H, W, float("-inf"), CELLS
+                p_first, p_second, p_third, slot_ahead, o_r, o_c + AHEAD, h, w, H, W, float("-inf"), CELLS, AHEAD
             )
             if TANGENT:
                 d_scores = d_ahead
                 d_ahead = _read_moves(
-                    p_d_first, p_d_second, p_d_third, slot_ahead, o_r, o_c + AHEAD, h, w, H, W, 0.0, CELLS
+                    p_d_first, p_d_second, p_d_third, slot_ahead, o_r, o_c + AHEAD, h, w, H, W, 0.0, CELLS, AHEAD
                 )
             for k in tl.static_range(AHEAD):
                 b_1, b_2, b_3 = b_scores[k]
