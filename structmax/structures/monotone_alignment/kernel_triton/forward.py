@@ -117,7 +117,6 @@ def forward(
     b_left, b_diagonal, b_ends = b_zero + float("-inf"), b_zero + float("-inf"), b_zero + float("-inf")
     d_left, d_diagonal, d_ends = b_zero, b_zero, b_zero
     b_ahead = _read_moves(p_first, p_second, p_third, slot, o_r, o_c, h, w, H, W, float("-inf"), CELLS, AHEAD)
-    d_1, d_2, d_3 = b_zero, b_zero, b_zero
     if TANGENT:
         d_ahead = _read_moves(p_d_first, p_d_second, p_d_third, slot, o_r, o_c, h, w, H, W, 0.0, CELLS, AHEAD)
     for start in tl.range(0, steps, LANES, num_stages=1):
@@ -139,6 +138,7 @@ def forward(
                 )
             for k in tl.static_range(AHEAD):
                 b_1, b_2, b_3 = b_scores[k]
+                d_1, d_2, d_3 = b_zero, b_zero, b_zero
                 if TANGENT:
                     d_1, d_2, d_3 = d_scores[k]
                 b_above = from_above(b_left, b_edge, group + k, o_lane)
