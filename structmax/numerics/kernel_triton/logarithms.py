@@ -41,13 +41,13 @@ def plus_three(a, b, c, d_a, d_b, d_c, NARROW: tl.constexpr):
     """log(exp a + exp b + exp c), its tangent, and the share of each: 0 where there is nothing."""
     # where a NaN is passed over here, it is in the sum; b may come last
     top = tl.where(a > c, a, c)
-    top = tl.where(top > LOWEST, top, LOWEST)
-    top = tl.where(b > top, b, top)
+    base = tl.where(top > LOWEST, top, LOWEST)
+    top, base = tl.where(b > top, b, top), tl.where(b > base, b, base)
     d_top = tl.where(a == top, d_a, tl.where(b == top, d_b, d_c))
-    b_a, b_b, b_c = tl.exp((a - top).to(NARROW)), tl.exp((b - top).to(NARROW)), tl.exp((c - top).to(NARROW))
-    total = b_a + b_c + b_b
+    b_a, b_b, b_c = tl.exp((a - base).to(NARROW)), tl.exp((b - base).to(NARROW)), tl.exp((c - base).to(NARROW))
     # a sum that is not 0 has a 1
-    inverse = 1 / tl.maximum(total, 1.0)
+    total = tl.maximum(b_a + b_c + b_b, 1.0, propagate_nan=tl.PropagateNan.ALL)
+    inverse = 1 / total
     b_a, b_b, b_c = b_a * inverse, b_b * inverse, b_c * inverse
     tangent = b_a.to(WIDE) * (d_a - d_top) + b_b.to(WIDE) * (d_b - d_top) + b_c.to(WIDE) * (d_c - d_top)
     return top + tl.log(total).to(WIDE), d_top + tangent, b_a, b_b, b_c
