@@ -49,8 +49,7 @@ def both(name, tensors, structure, **extras):
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
 def test_every_question_agrees_with_the_reference(kind, dtype, atol, monkeypatch):
     # several tiles and several strips; padding, forbidden parts, nothing at all
-    monkeypatch.setattr(kernel_triton, "TILE", (4, 4))
-    for name, value in {"ALONE": 1, "LANES": 4, "STEPS": 5}.items():
+    for name, value in {"TILE": (4, 4), "LANES": 4, "AHEAD": (2, 2)}.items():
         monkeypatch.setattr(kernel_triton, name, value)
     N, M = 5, 2
     structure = structure_of(kind, torch.tensor([5, 2, 0]), torch.tensor([2, 1, 2]), band=4)
@@ -67,8 +66,9 @@ def test_every_question_agrees_with_the_reference(kind, dtype, atol, monkeypatch
 
 
 @KINDS
-def test_sizes_as_they_are_on_a_gpu(kind):
-    scores = draw(kind, 1, 2, 33)
+@pytest.mark.parametrize(("N", "M"), [(2, 33), (33, 2)])
+def test_sizes_as_they_are_on_a_gpu(kind, N, M):
+    scores = draw(kind, 1, N, M)
     (value,) = computed("log_partition", scores, structure_of(kind))
     both_values, *parts = both("log_partition_and_marginals", scores, structure_of(kind))
     for got, want in ((value, both_values[1]), both_values, *parts):
@@ -140,6 +140,16 @@ def test_paths_longer_than_the_moves_of_an_integer(kind):
         scores = draw(kind, 2, N, M)
         for got, want in both("argmax", scores, structure_of(kind)):
             assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("matches", [15, 16, 17])
+def test_a_local_path_starts_where_the_moves_of_an_integer_end(matches):
+    # a diagonal, behind a cell that is not worth a match
+    N = matches + 1
+    scores = tuple(torch.full_like(t, -10) for t in draw("local", 1, N, N))
+    scores[0][0].diagonal()[1:] = 1.0
+    for got, want in both("argmax", scores, structure_of("local")):
+        assert torch.equal(got, want)
 
 
 def test_an_instance_of_too_many_places_is_refused():

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 WIDE = tl.constexpr(tl.float64)
+LOWEST = tl.constexpr(-1.7976931348623157e308)
 
 
 @triton.jit
@@ -38,16 +39,15 @@ def plus(a, b, d_a, d_b, NARROW: tl.constexpr):
 @triton.jit
 def plus_three(a, b, c, d_a, d_b, d_c, NARROW: tl.constexpr):
     """log(exp a + exp b + exp c), its tangent, and the share of each: 0 where there is nothing."""
-    # where a NaN is passed over here, it is in the sum
-    top = tl.where(a > b, a, b)
-    top = tl.where(top > c, top, c)
+    # where a NaN is passed over here, it is in the sum; b may come last
+    top = tl.where(a > c, a, c)
+    base = tl.where(top > LOWEST, top, LOWEST)
+    top, base = tl.where(b > top, b, top), tl.where(b > base, b, base)
     d_top = tl.where(a == top, d_a, tl.where(b == top, d_b, d_c))
-    b_a, b_b, b_c = excess(a, top, NARROW), excess(b, top, NARROW), excess(c, top, NARROW)
-    total = b_a + b_b + b_c
+    b_a, b_b, b_c = tl.exp((a - base).to(NARROW)), tl.exp((b - base).to(NARROW)), tl.exp((c - base).to(NARROW))
     # a sum that is not 0 has a 1
-    some = tl.maximum(total, 1.0)
-    inverse = 1 / some
+    total = tl.maximum(b_a + b_c + b_b, 1.0, propagate_nan=tl.PropagateNan.ALL)
+    inverse = 1 / total
     b_a, b_b, b_c = b_a * inverse, b_b * inverse, b_c * inverse
     tangent = b_a.to(WIDE) * (d_a - d_top) + b_b.to(WIDE) * (d_b - d_top) + b_c.to(WIDE) * (d_c - d_top)
-    log = tl.log(tl.where(total == total, some, total))
-    return top + log.to(WIDE), d_top + tangent, b_a, b_b, b_c
+    return top + tl.log(total).to(WIDE), d_top + tangent, b_a, b_b, b_c

@@ -1,11 +1,10 @@
 """Monotone alignments in Triton: time warping, with gaps, local. Derivations: ../README.md.
 
 1. `rotate` (tiles.py) brings each score tensor to anti-diagonals, −inf where no part is: one launch for each.
-2. `forward` goes over the N + M anti-diagonals with logarithms in float64: one launch for few rows, and for more one
-   for every STEPS anti-diagonals.
-3. For marginals it leaves the shares of the moves; `backward` turns them into probabilities, and `unrotate` (tiles.py)
-   brings these to the tensors: one launch for each. The shares of a place add up to 1, so these are always the mean of
-   some paths, also where scores are so large that the digits of their sums are lost.
+2. `forward` goes over the N + M anti-diagonals with logarithms in float64: one launch, a warp for every LANES rows.
+3. For marginals it leaves the shares of the moves; `backward` turns them into probabilities, one launch, and `unrotate`
+   (tiles.py) brings these to the tensors: one launch for each. The shares of a place add up to 1, so these are always
+   the mean of some paths, also where scores are so large that the digits of their sums are lost.
 4. For draws, `draw` (paths.py) goes back by the shares; for the best path, `follow` by moves that `forward` has left.
 
 Tiles are read and written once. Shares take 12 bytes for each place in float32, and twice that for the Hessian;
@@ -28,10 +27,10 @@ from structmax.structures.monotone_alignment.kernel_triton.tiles import clear, r
 MOVES = ((1, 1), (1, 0), (0, 1))
 # Anti-diagonals and rows of a tile.
 TILE = (32, 32)
-# Most rows of a single strip, and rows of each of several, on several multiprocessors: one thread for each row.
-ALONE, LANES = 256, 128
-# Anti-diagonals that several strips walk before they wait for one another.
-STEPS = 128
+# Rows of a strip: the threads of a warp.
+LANES = 32
+# Steps that are read at a time, forward and backward: powers of two, at most LANES.
+AHEAD = (4, 8)
 # Places of an instance are counted by integers of 32 bits.
 MOST_PLACES = 2**31 - 1
 
@@ -84,39 +83,16 @@ def _rotated(tensors: tuple[Tensor, ...], fields: _Fields, tangent: bool) -> tup
     return tuple(outs)
 
 
-def _lanes(H: int) -> int:
-    """Rows of a strip."""
-    return max(32, 1 << (H - 1).bit_length()) if H <= ALONE else LANES
-
-
 def _pair(tensors: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     """A tensor and its tangent, as far as there are any."""
     return (None, None) if tensors is None else (tensors[0], tensors[1] if len(tensors) > 1 else None)
 
 
 def _walk(kernel: Any, B: int, H: int, W: int, arguments: tuple[Any, ...], constants: tuple[Any, ...]) -> None:
-    """Every strip of every instance over all anti-diagonals: those that are under way in each wave."""
-    lanes = _lanes(H)
-    strips = -(-H // lanes)
-    steps = STEPS if strips > 1 else H + W
-    segments = -(-(H + W - 1) // steps)
-    for wave in range(segments + strips - 1):
-        first = max(0, wave - segments + 1)
-        grid = B, min(strips - 1, wave) - first + 1
-        launch(
-            kernel,
-            grid,
-            (*arguments, B, H, W, first, wave, steps),
-            (*constants, strips > 1, lanes),
-            max(1, lanes // 32),
-        )
-
-
-def _exchange(B: int, H: int, W: int, slots: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """What lanes and strips hand to one another."""
-    lanes = _lanes(H)
-    wide = {"dtype": torch.float64, "device": device}
-    return torch.empty(B, -(-H // lanes), slots, lanes, **wide), torch.empty(B, 4, W, **wide)
+    """Every strip of every instance over all anti-diagonals."""
+    programs = B * -(-H // LANES)
+    turns = torch.zeros(1 + programs, dtype=torch.int32, device=arguments[0].device)
+    launch(kernel, (programs,), (*arguments, turns, B, H, W), constants, 1)
 
 
 def _padded(tensors: tuple[Tensor, ...] | None) -> tuple[Tensor | None, ...]:
@@ -144,9 +120,9 @@ def _walked(
         matches = torch.empty(2 if tangents else 1, B, W, H, **wide) if keep else None
     arguments = (
         *_padded(rotated), *_padded(directions), fields.rows, fields.columns, value, *totals, kept, slopes,
-        *_pair(matches), ends, *_exchange(B, H, W, 4, value.device),
+        *_pair(matches), ends, totals.new_empty(B, 2, W),
     )  # fmt: skip
-    _walk(forward, B, H, W, arguments, (cells, local, best, tangents, keep))
+    _walk(forward, B, H, W, arguments, (cells, local, best, tangents, keep, LANES, AHEAD[0]))
     return _Walked(value, totals, kept, slopes, matches, ends)
 
 
@@ -157,9 +133,8 @@ def _expected(
     B, H, W = _size(scores[0], len(scores))
     cells, local, tangents = len(scores) == 1, fields.local, tangent is not None
     value, totals, shares, slopes, matches, _ = _walked(scores, tangent, fields, False, True)
-    exchange, edge = (t.view(value.dtype) for t in _exchange(B, H, W, 10, value.device))
-    arguments = shares, slopes, *_pair(matches), *totals, fields.rows, fields.columns, exchange, edge
-    _walk(backward, B, H, W, arguments, (cells, local, tangents))
+    arguments = shares, slopes, *_pair(matches), *totals, fields.rows, fields.columns, value.new_empty(B, 2, W)
+    _walk(backward, B, H, W, arguments, (cells, local, tangents, LANES, AHEAD[1]))
     planes: Any = shares if slopes is None else slopes
     outs = tuple(torch.empty_like(x) for x in scores)
     for out, plane, move in zip(outs, planes, MOVES, strict=False):

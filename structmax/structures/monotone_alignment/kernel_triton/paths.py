@@ -75,15 +75,19 @@ def follow(
         _mark(p_out_1, p_out_2, p_out_3, o_path, o_i, o_j, tl.zeros_like(o_i), m_going, N, M, CELLS)
         m_going = m_going & ((o_moves >> (2 * MOVES)) == 1)
         o_i, o_j = o_i - 1, o_j - 1
+    # a local path may start anywhere, which is known from the move after the last that is followed
+    FOLLOWED: tl.constexpr = MOVES - 1 if LOCAL else MOVES
     # one more than moves, for the cell that none leads to
-    for _step in tl.range(0, steps + 1, MOVES, num_stages=1):
+    for _step in tl.range(0, steps + 1, FOLLOWED, num_stages=1):
         o_moves = tl.load(p_moves + ((o_i + o_j) % W * H + o_i), mask=m_going, other=0)
-        for _k in tl.static_range(MOVES):
+        for _k in tl.static_range(FOLLOWED):
             o_move = o_moves & 3
             _mark(p_out_1, p_out_2, p_out_3, o_path, o_i, o_j, o_move, m_going, N, M, CELLS)
             m_going = m_going & (o_move < 3)
             o_i, o_j = _back(o_i, o_j, o_move)
             o_moves = o_moves >> 2
+        if LOCAL:
+            m_going = m_going & ((o_moves & 3) < 3)
 
 
 @triton.jit(do_not_specialize=["paths"])

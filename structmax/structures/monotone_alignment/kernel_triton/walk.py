@@ -1,36 +1,57 @@
-"""The recursions over anti-diagonals: one program for a strip of rows of an instance, one lane for a row of places.
+"""The recursions over anti-diagonals: one warp for a strip of LANES rows of an instance, one lane for a row of places.
 
-A lane takes what comes from its upper neighbour from the lane before it, by memory that stays in the cache of the
-multiprocessor; what comes along the diagonal it took a step ago, what comes from the left is its own. Backward the rows
-are reversed, and the rest is the same. What does not depend on the step before is read some steps ahead.
+A lane takes what comes from its upper neighbour from the lane before it, by registers; what comes along the diagonal
+it took a step ago, what comes from the left is its own. Backward the rows are reversed, and the rest is the same. What
+does not depend on the step before is read several steps at a time, while those before are taken: a number that is moved
+from one register to another has to be there.
 
-Several strips go side by side, each on its own multiprocessor: a launch, or wave, takes every strip on by STEPS
-anti-diagonals, and a strip is one wave behind the one above. `p_edge` hands the last row of a strip to the next, in
-place: a strip writes behind where it reads, and what another strip writes meanwhile is read in the next wave. `p_lanes`
-keeps what the last two steps of a strip have left.
+Strips go side by side, each on its own multiprocessor. `p_edge` hands the last row of a strip to the next, in place: a
+strip reads what it needs of LANES steps at once, and writes behind that. `p_turns` counts the programs that have
+started, and then the columns that each strip has written. A program takes the next strip in turn, so the strip above is
+always finished or under way, and waiting for its columns comes to an end however many programs run at a time.
 """
 
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def segment(h, w, first, wave, STEPS, LANES: tl.constexpr):
-    """The strip of this program, its first row, and the steps from `start` to before `stop` that it takes now."""
-    strip = first + tl.program_id(1)
-    top = strip * LANES
-    begin = (wave - strip) * STEPS
-    stop = tl.minimum(tl.minimum(top + LANES, h) + w - 1, begin + STEPS)
-    return strip, top, tl.maximum(top, begin), tl.where((top < h) & (w > 0), stop, 0)
+# Columns of a strip that has finished, with those above.
+FINISHED = tl.constexpr(2**31 - 1)
 
 
 @triton.jit
-def from_above(p_lanes, p_edge, t, top, w, o_lane, nothing, STRIPS: tl.constexpr, LANES: tl.constexpr):
-    """What the lanes before wrote in the last step; for the first lane, what the strip before wrote for this column."""
-    p_read = p_lanes + ((t + 1) % 2) * LANES + o_lane - 1
-    m_read = o_lane >= tl.where(t > top, 1, LANES)
-    if STRIPS:
-        m_edge = o_lane < tl.where((top > 0) & (t >= top) & (t - top < w), 1, 0)
-        p_read = tl.where(o_lane == 0, p_edge + (t - top) + o_lane, p_read)
-        m_read = m_read | m_edge
-    return tl.load(p_read, mask=m_read, other=nothing)
+def take_turn(p_turns, B, strips):
+    """The instance and the strip of this program, and where its columns are counted, behind those of the one above."""
+    turn = tl.atomic_add(p_turns, 1)
+    i_b, strip = turn % B, turn // B
+    return i_b.to(tl.int64), strip, p_turns + 1 + i_b * strips + strip
+
+
+@triton.jit
+def await_columns(p_columns, columns):
+    """Waits until the strip above has written so many columns."""
+    written = tl.atomic_add(p_columns - 1, 0, sem="acquire")
+    while written < columns:
+        written = tl.atomic_add(p_columns - 1, 0, sem="acquire")
+
+
+@triton.jit
+def announce_columns(p_columns, columns):
+    """Tells the strip below how many columns are written."""
+    # by all lanes
+    tl.debug_barrier()
+    tl.atomic_xchg(p_columns, columns, sem="release")
+
+
+@triton.jit
+def read_edge(p_edge, start, top, w, o_lane, nothing):
+    """What the strip above wrote for the columns of the coming steps: a lane for each."""
+    o_column = start + o_lane
+    # past the cache of the multiprocessor, which does not see what others write
+    return tl.load(p_edge + o_column, mask=o_column < tl.where(top > 0, w, 0), other=nothing, cache_modifier=".cg")
+
+
+@triton.jit
+def from_above(b_x, b_edge, step, o_lane):
+    """What the lanes before have; for the first lane, the entry of the edge for this step."""
+    b_before = tl.gather(b_x, tl.maximum(o_lane - 1, 0), 0)
+    return tl.where(o_lane == 0, tl.gather(b_edge, step + 0 * o_lane, 0), b_before)
