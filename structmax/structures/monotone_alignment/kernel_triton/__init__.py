@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.kernel_triton import launch
-from structmax.structures.monotone_alignment.kernel_triton.backward import backward
-from structmax.structures.monotone_alignment.kernel_triton.forward import forward
+from structmax.structures.monotone_alignment.kernel_triton.backwards import backward
+from structmax.structures.monotone_alignment.kernel_triton.forwards import forward
 from structmax.structures.monotone_alignment.kernel_triton.paths import best_end, draw, draw_end, follow
 from structmax.structures.monotone_alignment.kernel_triton.tiles import clear, rotate, unrotate
 

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from structmax.numerics.kernel_triton.logarithms import WIDE
-from structmax.structures.monotone_alignment.kernel_triton.forward import MOVES
+from structmax.structures.monotone_alignment.kernel_triton.forwards import MOVES
 
 
 @triton.jit
