@@ -150,8 +150,12 @@ def newton(unknown, mass, slope, e, KIND: tl.constexpr):
 
 @triton.jit
 def last_step(e, DIGITS: tl.constexpr, WORK: tl.constexpr):
-    """How small a step is the last one. It is still taken, and leaves its power of 1/(α−1), or its square."""
-    return tl.exp2(-DIGITS * tl.minimum(1.25 * tl.maximum(e.to(WORK), 0.5), 1.0))
+    """How small a step is the last one. It is still taken, and leaves its power of 1/(α−1), or its square.
+
+    Below α = 1 it leaves many times its square.
+    """
+    share = tl.minimum(1.25 * tl.maximum(e.to(WORK), 0.5), 1.0)
+    return tl.exp2(-DIGITS * tl.where(e < 0, 0.8, share).to(WORK))
 
 
 @triton.jit
