@@ -65,8 +65,8 @@ def prefix(lengths: Tensor, moved: Tensor) -> Tensor:
     return torch.arange(moved.shape[-1], device=moved.device) < lengths.to(moved.device).unsqueeze(-1)
 
 
-def per_row(name: str, value: float | Tensor, moved: Tensor, where: int) -> float | Tensor:
-    """A number, or a tensor brought to the batch shape of `moved`, scores whose `dim` was `where` (from the end).
+def per_row(name: str, value: float | Tensor, moved: Tensor, dim: int) -> float | Tensor:
+    """A number, or a tensor brought to the batch shape of `moved`, scores whose `dim` is the last one now.
 
     A vector runs along the heads of attention scores (…, H, Q, K), or along the rows of a matrix. Any other shape
     broadcasts to the scores with size 1 at `dim`.
@@ -90,6 +90,7 @@ def per_row(name: str, value: float | Tensor, moved: Tensor, where: int) -> floa
                 f"so that it broadcasts to the scores."
             )
         return rows.expand(batch)
+    where = dim if dim < 0 else dim - moved.dim()
     full = (1,) * (moved.dim() - value.dim()) + tuple(value.shape)
     if len(full) != moved.dim() or full[where] != 1 or not broadcasts(full, _restored(moved, where)):
         raise ValueError(

@@ -86,7 +86,7 @@ def _capped(
         check.per_entry(bound_name, bound, scores).to(wide).movedim(where, -1).masked_fill(~usable, 0.0)
         for bound_name, bound in (("lower", lower), ("upper", upper))
     )
-    sums = check.per_row("budget", 1.0 if budget is None else budget, x, where)
+    sums = check.per_row("budget", 1.0 if budget is None else budget, x, dim)
     sums = sums if isinstance(sums, Tensor) else torch.full(x.shape[:-1], sums, dtype=wide, device=x.device)
     # A row without a usable entry is all zeros by convention, whatever it should sum to.
     sums = torch.where(usable.any(-1), sums, 0.0)

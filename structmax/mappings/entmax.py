@@ -42,7 +42,7 @@ def entmax(
     """
     check.positive("alpha", alpha, hint=" alpha = 1 is softmax, 2 is sparsemax.")
     x = check.last(scores, dim, mask, lengths)
-    return check.back(point_rule(x, check.per_row("alpha", alpha, x, check.axis(scores, dim)), backend), dim)
+    return check.back(point_rule(x, check.per_row("alpha", alpha, x, dim), backend), dim)
 
 
 def softmax(
@@ -202,6 +202,6 @@ def smoothed_max(
     """
     check.positive("alpha", alpha, hint=" alpha = 1 is logsumexp, 2 the value of sparsemax.")
     x = check.last(scores, dim, mask, lengths)
-    rows = check.per_row("alpha", alpha, x, check.axis(scores, dim))
+    rows = check.per_row("alpha", alpha, x, dim)
     nothing = torch.full(x.shape[:-1], NOTHING, dtype=torch.int64, device=x.device)
     return entmax_value_rule(x, nothing, rows, 0, backend)[0].to(x.dtype)

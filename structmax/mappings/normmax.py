@@ -120,7 +120,7 @@ def normmax(
     """
     _check_order(alpha)
     x = check.last(scores, dim, mask, lengths)
-    return check.back(normmax_rule(x, check.per_row("alpha", alpha, x, check.axis(scores, dim)), backend)[0], dim)
+    return check.back(normmax_rule(x, check.per_row("alpha", alpha, x, dim), backend)[0], dim)
 
 
 def normmax_value(x: Tensor, alpha: float, backend: str) -> Tensor:
