@@ -1,4 +1,4 @@
-"""The linear chain in Triton, in the log domain throughout. Derivations: ../README.md.
+"""The linear chain in Triton, in the log domain, but for walks with one matrix (scaled.py). Derivations: ../README.md.
 
 The walks over positions are what takes time: forwards and backwards run beside each other, in two programs of an
 instance, with the matrices loaded some positions ahead. Where instances are few and long, their segments are walked
