@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -33,7 +34,7 @@ DIFFERENTIABLE: dict[str, Callable[..., Any]] = {
 }
 DISCRETE: dict[str, Callable[..., Any]] = {
     "argmax": structmax.argmax,
-    "topk": lambda x, s: structmax.topk(x, s, 3).values,
+    "topk": lambda x, s: structmax.topk(x, s, 3),
     "max_marginals": structmax.max_marginals,
     "sample": structmax.sample,
 }
@@ -134,8 +135,7 @@ def asked(question: str, structure: structmax.AbstractStructure, leaves: tuple[T
 def by_host(question: str, structure: structmax.AbstractStructure, leaves: tuple[Tensor, ...]) -> Any:
     there = tuple(t.detach().cpu().requires_grad_() for t in leaves)
     out = asked(question, structure, there)
-    tensors = (out,) if isinstance(out, Tensor) else out
-    return [t.cuda() for t in tensors if t is not None]
+    return [t.cuda() for t in tree_leaves(out) if isinstance(t, Tensor)]
 
 
 def time_question(work: Work, question: str, rounds: int) -> Row:
