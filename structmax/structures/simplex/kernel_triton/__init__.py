@@ -60,7 +60,8 @@ def _solve(
     halvings = 100 if double else 60
     if n <= SHORT:
         # A power takes more registers than a square: fewer numbers for each warp leave room for more of them.
-        rows, block, warps = _tile(n, 256 if kind == "general" else 512 if n <= 2048 else 1024)
+        per_warp = (128 if n <= 128 else 256) if kind == "general" else 512 if n <= 2048 else 1024
+        rows, block, warps = _tile(n, per_warp)
         arguments = x, alpha if per_row else None, target, out, state, ignored, n, B, e
         constants = kind, steep_possible, per_row, *output, halvings, rows, block
         launch(solve_rows, (-(-B // rows),), arguments, constants, warps)

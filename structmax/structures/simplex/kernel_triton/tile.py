@@ -53,11 +53,11 @@ def power(z, slope, slope_error, e, EXACT: tl.constexpr):
     dead |= base <= 0
     base = tl.where(dead, 1.0, base)
     # Close to 1 a base loses the digits of a small slope: put back to first order what rounding took. There 2 − u is
-    # 1/u, and further off it need not be.
+    # 1/u. Below ½ and above 2, where α < 1 leads, no digits of the slope are lost.
     lost = z * slope - (base - 1)
     if EXACT:
         lost += z * slope_error
-    lost = tl.where(base < 0.5, 0.0, lost) * (2 - base)
+    lost = tl.where(base < 0.5, 0.0, lost) * tl.maximum(2 - base, 0.0)
     less = tl.where(dead, 0.0, tl.exp2((log2(base) + lost * LOG2_E) * (1 / e - 1)))
     return less * base, less
 
@@ -150,12 +150,8 @@ def newton(unknown, mass, slope, e, KIND: tl.constexpr):
 
 @triton.jit
 def last_step(e, DIGITS: tl.constexpr, WORK: tl.constexpr):
-    """How small a step is the last one. It is still taken, and leaves its power of 1/(α−1), or its square.
-
-    Below α = 1 it leaves many times its square.
-    """
-    share = tl.minimum(1.25 * tl.maximum(e.to(WORK), 0.5), 1.0)
-    return tl.exp2(-DIGITS * tl.where(e < 0, 0.8, share).to(WORK))
+    """How small a step is the last one. It is still taken, and leaves its power of 1/(α−1), or its square."""
+    return tl.exp2(-DIGITS * tl.minimum(1.25 * tl.maximum(e.to(WORK), 0.5), 1.0))
 
 
 @triton.jit
