@@ -8,6 +8,7 @@ import torch
 pytest.importorskip("triton")
 
 import structmax
+from structmax.numerics.kernel_triton.distances import squared_distance
 from structmax.structures.monotone_alignment import MonotoneAlignment, kernel_triton
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -170,3 +171,14 @@ def test_soft_dtw_and_its_gradient():
     torch.testing.assert_close(*values)
     for got, want in zip(*gradients, strict=True):
         torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(2, 3, 5, 70, 1), (1, 2, 66, 4, 3), (2, 0, 3, 3, 2), (1, 1, 3, 2, 0)])
+def test_squared_distances(shape, dtype):
+    *batch, N, M, D = shape
+    x, y = (torch.randn(*batch, n, D, generator=torch.Generator().manual_seed(n)).to(dtype) for n in (N, M))
+    want = (x.unsqueeze(-2).double() - y.unsqueeze(-3).double()).square().sum(-1).to(dtype)
+    got = squared_distance(x.to(DEVICE), y.to(DEVICE)).cpu()
+    torch.testing.assert_close(got, want)
+    assert not squared_distance(x.to(DEVICE), x.to(DEVICE)).diagonal(dim1=-2, dim2=-1).any()

@@ -7,6 +7,8 @@ the smoothed minimum, over all monotone alignments, of the total cost of the ali
 alignment.
 """
 
+import functools
+import importlib.util
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,13 +20,18 @@ from torch.nn.functional import interpolate
 from structmax import check
 from structmax.autograd import rule
 from structmax.omega.smooth import Entropy, Minimum, Smooth
-from structmax.problem import Problem
+from structmax.problem import Problem, watched
 from structmax.structures.monotone_alignment import MonotoneAlignment
 
 Cost = Callable[[Tensor, Tensor], Tensor]
 
 
 # ---------------------------------------------------------------- the cost
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 class SquaredDistance(Function):
@@ -36,6 +43,10 @@ class SquaredDistance(Function):
 
     @staticmethod
     def forward(x: Tensor, y: Tensor) -> Tensor:
+        if x.is_cuda and not watched(x) and _has_triton():
+            from structmax.numerics.kernel_triton.distances import squared_distance
+
+            return squared_distance(x, y)
         wide = torch.promote_types(x.dtype, torch.float32)
         distance = torch.cdist(x.to(wide), y.to(wide), compute_mode="donot_use_mm_for_euclid_dist")
         return distance.square_().to(x.dtype)
