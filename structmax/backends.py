@@ -63,15 +63,23 @@ def explain(room: str, name: str, device: str) -> dict[str, str | None]:
     return {backend: _refusal(room, name, backend, device) for backend in BACKENDS}
 
 
+def able(reasons: dict[str, str | None]) -> list[str]:
+    """The backends that answer."""
+    return [backend for backend, reason in reasons.items() if reason is None]
+
+
+def near(room: str, name: str, device: str, reasons: dict[str, str | None]) -> list[str]:
+    """Those of them that `auto` takes, the fastest first."""
+    return [backend for backend in able(reasons) if at_home(room, name, backend, device)]
+
+
 # A compiler takes the answer as it is, and follows no imports.
 def answers(room: str, name: str, device: str, backend: str = "auto") -> bool:
     """Whether a room has this function for scores on that device, on some backend or on one."""
     known, key = remembered(room), ("answers", name, device, backend)
     if key not in known:
-        able = [candidate for candidate, reason in explain(room, name, device).items() if reason is None]
-        # as in `choose`
-        near = [candidate for candidate in able if at_home(room, name, candidate, device)]
-        known[key] = bool(near) if backend == "auto" else backend in able
+        reasons = explain(room, name, device)
+        known[key] = bool(near(room, name, device, reasons)) if backend == "auto" else backend in able(reasons)
     return known[key]
 
 
@@ -83,15 +91,13 @@ def choose(room: str, name: str, device: str, backend: str) -> str:
     """The backend that will run; raises a Refusal with every reason if there is none."""
     check.choice("backend", backend, ("auto", *BACKENDS))
     reasons = explain(room, name, device)
-    able = [candidate for candidate, reason in reasons.items() if reason is None]
-    if not able and (why := intractable(room, name)):
+    if not able(reasons) and (why := intractable(room, name)):
         raise Refusal(f"{spoken(room)} does not support `{name}`: {why}")
     # `auto` never chooses the interpreter
-    near = [candidate for candidate in able if at_home(room, name, candidate, device)]
-    wanted = near if backend == "auto" else [candidate for candidate in able if candidate == backend]
+    wanted = near(room, name, device, reasons) if backend == "auto" else [b for b in able(reasons) if b == backend]
     if not wanted:
         said = "; ".join(f"{candidate}: {reason}" for candidate, reason in reasons.items() if reason)
-        other = f" Try backend={able[0]!r}." if able else ""
+        other = f" Try backend={able(reasons)[0]!r}." if able(reasons) else ""
         raise Refusal(f"{spoken(room)} does not support `{name}` with backend={backend!r} ({said}).{other}")
     faster = list(reasons)[: list(reasons).index(wanted[0])]
     for candidate in faster if backend == "auto" else ():
@@ -151,13 +157,22 @@ def plan(room: str, name: str, device: str, parts: int, backend: str) -> Plan:
 
 def _plan(room: str, name: str, device: str, parts: int, asked: str, chosen: str, rank: int) -> Plan:
     """The plan for the answer of that rank among those of the chosen backend."""
-    called, home, refuses = list(all_found(room, name, chosen))[rank]
+    called, home, refuses, yields = list(all_found(room, name, chosen))[rank]
     assert called is not None
+    if asked == "auto" and yields is not None:
+        refuses = _either(refuses, yields)
     in_dtype = tuple(not kind.startswith("state") and ":" not in kind for kind in kinds(room, name, parts))
     fetches = device == "cuda" and chosen == "numba"
     widens = rank > 0 or name not in getattr(holder(room, chosen), "READS_HALF", ())
     called, skipped = (called.whole, 1) if isinstance(called, Rest) else (called, 0)
     return Plan(room, name, parts, asked, chosen, rank, home, called, fetches, widens, refuses, in_dtype, skipped)
+
+
+def _either(first: Callable[..., str | None] | None, second: Callable[..., str | None]) -> Callable[..., str | None]:
+    def reason(name: str, tensors: Sequence[Tensor], fields: dict[str, Any]) -> str | None:
+        return (first and first(name, tensors, fields)) or second(name, tensors, fields)
+
+    return reason
 
 
 def second_choice(first: Plan, tensors: Sequence[Tensor], fields: dict[str, Any]) -> Plan:
@@ -181,7 +196,7 @@ def _after(first: Plan, device: str, reason: str) -> Plan:
         raise Refusal(f"{spoken(room)} does not support `{name}` with backend={first.asked!r}: {reason}.")
     rest = list(BACKENDS)[list(BACKENDS).index(first.backend) + 1 :]
     reasons = explain(room, name, device)
-    other = next(b for b in rest if reasons[b] is None and at_home(room, name, b, device))
+    other = next(b for b in near(room, name, device, reasons) if b in rest)
     return _plan(room, name, *same, other, 0)
 
 

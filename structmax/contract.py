@@ -32,7 +32,8 @@ compiled code computes all of them (`by_recursion`); a kernel of the same name i
 reference may offer `examples(scores)`, calls (name, tensors, fields) of all its functions, which `warm_up` compiles.
 `sparsemap` needs only `argmax`; a kernel of that name has the loop inside. For scores on a GPU `kernel_triton` comes
 first, then the engine for any recursion, then the kernels of the CPU with the copies there and back, then the
-reference. Functions of the reference that are faster on a GPU than these are named in its `ON_DEVICE`. The engine
+reference. Functions of the reference that are faster on a GPU than these are named in its `ON_DEVICE`. Where kernels
+of the CPU are faster than one for CUDA, `YIELDS` of its file says so, by question: {name: function}. The engine
 prepares tables of the edges once: a recursion returns the same edges for the same sizes, or its reference says by
 `EDGES_OF_VALUES` that they depend on the values of fields, and the engine leaves it alone.
 """

@@ -76,11 +76,14 @@ def holder(room: str, backend: str) -> Any:
 
 
 class Found(NamedTuple):
-    """A function that answers, the file it is in, and the function there that says which arguments it does not take."""
+    """A function that answers, the file it is in, and what that file says of it."""
 
     function: Callable[..., Any] | None
     home: str
+    # which arguments it does not take
     refuses: Callable[..., str | None] | None = None
+    # where kernels of the CPU, with copies there and back, are faster
+    yields: Callable[..., str | None] | None = None
 
 
 def function(room: str, name: str, backend: str) -> Callable[..., Any] | None:
@@ -95,14 +98,15 @@ def found(room: str, name: str, backend: str) -> Found:
 
 def all_found(room: str, name: str, backend: str) -> Iterator[Found]:
     """All that answers on this backend, in the order in which it is asked."""
-    for home, holder, source in _sources(room, name, backend):
+    yields = getattr(holder(room, backend), "YIELDS", {}).get(name)
+    for home, file, source in _sources(room, name, backend):
         if answer := source(name) or _composed(source, name):
-            yield Found(answer, home, getattr(holder, "refuses", None))
+            yield Found(answer, home, getattr(file, "refuses", None), yields)
     if name == "sparsemap" and (answer := _by_oracle(room, backend)):
         search = found(room, "argmax", backend).refuses
         # what may be too large is each search
         refuses = search and (lambda _, tensors, fields: search("argmax", tensors, fields))
-        yield Found(answer, _spoken_file(_file(SEARCHES[backend])), refuses)
+        yield Found(answer, _spoken_file(_file(SEARCHES[backend])), refuses, yields)
 
 
 def _by_oracle(room: str, backend: str) -> Callable[..., Any] | None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from structmax.backends import DEVICES, at_home, explain, intractable
+from structmax.backends import DEVICES, explain, intractable, near
 from structmax.contract import RETURNS, AbstractRelaxation, AbstractStructure, families
 from structmax.rooms import found, marked
 
@@ -34,12 +34,14 @@ def which(scores: Any, structure: AbstractStructure) -> dict[str, str]:
         if name in relaxes:
             continue
         reasons = explain(room, name, device)
-        able = [b for b, reason in reasons.items() if reason is None and at_home(room, name, b, device)]
-        if able:
+        if able := near(room, name, device, reasons):
             faster = list(reasons)[: list(reasons).index(able[0])]
             against = [f"{backend}: {reasons[backend]}" for backend in faster if DEVICES[backend] == device]
             where = " on the host" if DEVICES.get(able[0], device) != device else ""
-            answers[name] = f"{able[0]}{where} ({'; '.join([found(room, name, able[0]).home, *against])})"
+            answer = found(room, name, able[0])
+            if answer.yields is not None:
+                against.append(f"{able[1]} on the host where it is faster")
+            answers[name] = f"{able[0]}{where} ({'; '.join([answer.home, *against])})"
         elif why := intractable(room, name):
             answers[name] = f"refused, as `{said[why]}` is" if why in said else f"refused: {why}"
             said.setdefault(why, name)

@@ -456,6 +456,34 @@ def test_what_a_kernel_refuses_an_engine_answers(tmp_path, monkeypatch, caplog):
     assert [record.message for record in caplog.records].count(said) == 1
 
 
+@pytest.mark.parametrize(
+    ("structure", "few", "many"),
+    [
+        (structmax.LinearChain, [(2, 3, 4), (2, 2, 4, 4)], [(2000, 3, 4), (2000, 2, 4, 4)]),
+        (structmax.SemiMarkov, [(2, 3, 2, 4), (2, 4, 4)], [(2000, 3, 2, 4), (2000, 4, 4)]),
+        (structmax.Matching, [(2, 3, 3)], None),
+    ],
+)
+def test_few_searches_of_a_sparse_map_are_left_to_the_host(structure, few, many):
+    pytest.importorskip("triton")
+    room, parts = structure.room, len(few)
+
+    def reason(shapes, backend):
+        plan = backends.plan(room, "sparsemap", "cuda", parts, backend)
+        assert plan.backend == "triton"
+        return plan.refuses("sparsemap", [torch.empty(shape, device="meta") for shape in shapes], {})
+
+    said = reason(few, "auto")
+    assert "on the CPU" in said
+    plan = backends.plan(room, "sparsemap", "cuda", parts, "auto")
+    after = backends._after(plan, "cuda", said)
+    assert (after.backend, after.fetches) == ("numba", True)
+    assert many is None or reason(many, "auto") is None
+    # who asks for Triton gets it
+    forced = backends._plan(room, "sparsemap", "cuda", parts, "triton", "triton", 0)
+    assert forced.refuses("sparsemap", [torch.empty(shape, device="meta") for shape in few], {}) is None
+
+
 def test_what_is_intractable_is_said_once():
     answers = structmax.which(torch.zeros(2, 2), structmax.Matching())
     refused = [answer for answer in answers.values() if answer.startswith("refused")]

@@ -81,7 +81,10 @@ def test_paths(C, walked, shared):
     scores, lengths, _ = drawn(C, shared)
     *given, L = there(*scores, lengths)
     sizes = kernel_triton._sizes(*given, walked)
-    same([t[:, 0] for t in kernel_triton._paths(*given, None, L, sizes)], wanted(structmax.argmax, scores, lengths)[:2])
+    best = wanted(structmax.argmax, scores, lengths)[:2]
+    same([t[:, 0] for t in kernel_triton._paths(*given, None, L, sizes)], best)
+    # in one launch, where a matrix is one tile
+    same(kernel_triton._best(*given, L, sizes), best)
     structure, seeded = structmax.LinearChain(lengths), torch.Generator().manual_seed(3)
     want = structmax.sample(scores, structure, (5,), generator=seeded, backend="reference")[:2]
     noise = torch.rand(4, 5, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
@@ -216,3 +219,14 @@ def test_long_chains_of_few_instances_have_segments():
     assert sizes(8, 1024, 20).segment == 32
     assert sizes(64, 128, 64).segment is None
     assert sizes(1, 3, 2).segment is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_transitions_that_a_mask_leaves_sum_to_their_labels(dtype):
+    unary = torch.tensor([[[1.0, 2.0], [-math.inf, 0.0]]], dtype=dtype)
+    pairwise = torch.full((1, 2, 2), torch.finfo(dtype).min, dtype=dtype)
+    given = there(unary, pairwise, torch.tensor([2]))
+    _, labels, transitions = kernel_triton.log_partition_and_marginals(*given[:2], lengths=given[2])
+    # nothing is left of the scores of labels beside such a mask
+    assert labels.tolist() == [[[0.5, 0.5], [0.0, 1.0]]]
+    assert transitions.tolist() == [[[0.0, 0.5], [0.0, 0.5]]]

@@ -206,7 +206,10 @@ class Search:
     def mask(self, tensors: Tensors) -> Tensor:
         """Which parts are regularised: (P,)."""
         sizes = [math.prod(t.shape[1:]) for t in tensors]
-        return torch.tensor(self.regularised).repeat_interleave(torch.tensor(sizes)).to(tensors[0].device)
+        device = tensors[0].device
+        return torch.cat(
+            [torch.full((size,), each, device=device) for size, each in zip(sizes, self.regularised, strict=True)]
+        )
 
 
 def _ask(problem: Problem, name: str, *tensors: Tensor, **named: Any) -> list[Tensor]:

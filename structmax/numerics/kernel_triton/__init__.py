@@ -27,18 +27,18 @@ def launch(
     """
     if 0 in grid:
         return
-    device, layout, values = arguments[0].get_device(), [], []
-    for argument in arguments:
-        # What the compiled kernel depends on of an argument, and what its launcher is given.
+    device, values = arguments[0].get_device(), list(arguments)
+    # What a compiled kernel depends on. A kernel's own hash takes a lock.
+    layout = [kernel.fn, num_warps, device, constants]
+    for i, argument in enumerate(arguments):
         if isinstance(argument, Tensor):
-            address = argument.data_ptr()
-            layout += (argument.dtype, address % 16 == 0)
-            values.append(address)
+            values[i] = address = argument.data_ptr()
+            layout += argument.dtype, address % 16 == 0
+        elif isinstance(argument, int):
+            layout += argument % 16 == 0, argument == 1, -(2**31) <= argument < 2**31
         else:
-            layout += _specialised(argument)
-            values.append(argument)
-    # A kernel's own hash takes a lock.
-    key = (kernel.fn, num_warps, device, constants, *layout)
+            layout.append(type(argument))
+    key = tuple(layout)
     compiled = _compiled.get(key)
     if compiled is not None:
         stream = torch._C._cuda_getCurrentRawStream(device)
@@ -49,10 +49,3 @@ def launch(
     # The interpreter compiles nothing.
     if compiled is not None:
         _compiled[key] = compiled
-
-
-def _specialised(argument: Any) -> tuple[Hashable, ...]:
-    """What a compiled kernel depends on of an argument that is no tensor."""
-    if isinstance(argument, int):
-        return argument % 16 == 0, argument == 1, -(2**31) <= argument < 2**31
-    return (type(argument),)

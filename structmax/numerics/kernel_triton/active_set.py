@@ -1,12 +1,15 @@
 """The active-set method of sparse maps on CUDA, for any structure with `argmax` there: all instances advance together.
 
 An iteration is a search, the structure's own `argmax` of g, and one launch that does the rest (active_set_step.py). The
-host only looks every few iterations: whether all are done, whether a support or a list needs more room. Iterations that
-come after the first are replayed as a CUDA graph: their kernels take less time than the host needs to launch them. An
-instance that is done has length 0 from then on, where the structure has lengths, so that no more is searched there.
+host only asks every few iterations: whether all are done, whether a support or a list needs more room. It launches some
+more before it looks at the answer. If that has been there for some time, the GPU waits for the host, which takes longer
+to launch the kernels than they run; from then on they are replayed as a CUDA graph. An instance that is done has length
+0 from then on, where the structure has lengths, so that no more is searched there.
 """
 
+import itertools
 import math
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -32,8 +35,10 @@ from structmax.numerics.kernel_triton.active_set_step import (
 from structmax.numerics.kernel_triton.replay import recorded
 from structmax.parts import flat, unflat
 
-# How many iterations the host does not look.
+# How many iterations there are between two questions of the host.
 UNSEEN = 4
+# Of a program. Few wait less for one another, and leave room for a thousand programs at once.
+WARPS = 2
 # Room for structures, and for parts of each, at first: powers of two.
 STRUCTURES, PARTS = 64, 64
 
@@ -45,8 +50,26 @@ def _power(size: int) -> int:
 
 def _tiles(capacity: int, parts: int) -> tuple[tuple[int, int], int, int]:
     """K and the rows of a matrix that are read together, the parts of y that are, and those of all lists."""
-    together = max(1, 512 // capacity)
-    return (capacity, min(capacity, together)), min(1024, max(16, _power(parts))), together
+    together = max(1, 256 // capacity)
+    return (capacity, min(capacity, together)), min(512, max(16, _power(parts))), together
+
+
+class _Largest:
+    """The largest notes of all instances, which the host asks for and need not wait for at once."""
+
+    def __init__(self, notes: Tensor) -> None:
+        self.numbers, self.event = notes.amax(1), None
+        if notes.is_cuda:
+            self.numbers, self.event = self.numbers.to("cpu", non_blocking=True), torch.cuda.Event()
+            self.event.record()
+
+    def is_known(self) -> bool:
+        return self.event is None or self.event.query()
+
+    def tolist(self) -> list[int]:
+        if self.event is not None:
+            self.event.synchronize()
+        return self.numbers.tolist()
 
 
 class _Supports:
@@ -55,23 +78,40 @@ class _Supports:
     def __init__(
         self, scores: tuple[Tensor, ...], regular: Tensor, lengths: Tensor | None, structures: int, longest: int
     ) -> None:
-        self.scores, self.rows = scores, scores[0].shape[0]
+        self.rows = scores[0].shape[0]
         self.lengths = None if lengths is None else lengths.clone()
         # (B, P)
         self.theta = flat(scores)
         self.g, self.width = self.theta.clone(), self.theta.shape[1]
-        # (P,), and for each part tensor whether any of it is regularised
+        # (P,)
         self.regular = regular.to(torch.uint8)
-        sizes = [math.prod(score.shape[1:]) for score in scores]
-        self.moving = torch.stack([piece.any() for piece in regular.split(sizes)]).tolist()
+        # g as the part tensors that `argmax` is given: a view, or copies of several
+        pieces = unflat(self.g, scores)
+        self.given, self.copied = pieces, []
+        if len(scores) > 1:
+            # the part tensors that it finds are put together in y
+            self.y = torch.empty_like(self.theta)
+            self.given, self.found = tuple(score.clone() for score in scores), unflat(self.y, scores)
+            sizes = [math.prod(score.shape[1:]) for score in scores]
+            moves = torch.stack([piece.any() for piece in regular.split(sizes)]).tolist()
+            self.copied = list(itertools.compress(zip(self.given, pieces, strict=True), moves))
         self.facts, self.notes = self._zeros(4), self._zeros(6, dtype=torch.int32).reshape(6, self.rows)
         self.notes[STATE.value] = OPEN.value
         self._make(structures, longest)
 
     def direction(self) -> tuple[Tensor, ...]:
         """g as part tensors."""
-        pieces = zip(unflat(self.g, self.scores), self.scores, self.moving, strict=True)
-        return tuple(piece.contiguous() if moves else score for piece, score, moves in pieces)
+        for own, piece in self.copied:
+            own.copy_(piece)
+        return self.given
+
+    def joined(self, parts: tuple[Tensor, ...]) -> Tensor:
+        """Part tensors as (B, P)."""
+        if len(parts) == 1:
+            return parts[0].reshape(self.rows, -1)
+        for piece, part in zip(self.found, parts, strict=True):
+            piece.copy_(part)
+        return self.y
 
     def _zeros(self, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
         return torch.zeros(self.rows, *shape, dtype=dtype, device=self.theta.device)
@@ -100,7 +140,7 @@ class _Supports:
         own = self.lists, self.inner, self.gram, self.inverse, self.columns, self.work, self.facts, self.notes
         numbers = self.rows, self.width, self.longest, max_iter, int(is_start), tol
         tile, block, listed = _tiles(self.capacity, self.width)
-        launch(advance, (self.rows,), (*found, *own, self.lengths, *numbers), (*tile, block, listed))
+        launch(advance, (self.rows,), (*found, *own, self.lengths, *numbers), (*tile, block, listed), WARPS)
 
     def outcome(self, count: int, longest: int) -> tuple[Tensor, ...]:
         """What the contract says of `sparsemap`, for supports of up to `count` structures of up to `longest` parts."""
@@ -110,7 +150,7 @@ class _Supports:
         own = self.lists, self.gram, self.inverse, self.columns, self.facts, self.notes
         numbers = self.rows, self.width, self.longest, *shape[1:]
         tile, _, listed = _tiles(self.capacity, self.width)
-        launch(finish, (self.rows,), (*own, lists, weights, factor, value, gap, *numbers), (*tile, listed))
+        launch(finish, (self.rows,), (*own, lists, weights, factor, value, gap, *numbers), (*tile, listed), WARPS)
         state, _, counts, _, calls, _ = self.notes.long().unbind()
         return value, lists, weights, factor, counts, calls, gap, state <= LOST.value
 
@@ -146,27 +186,33 @@ def sparsemap(
     def search() -> None:
         found = argmax(*supports.direction(), **open_fields)
         parts = (found,) if isinstance(found, Tensor) else found
-        y = parts[0].reshape(len(start), -1) if len(parts) == 1 else flat(parts)
-        supports.offer(y.to(supports.theta.dtype), max_iter, tol, False)
+        supports.offer(supports.joined(parts), max_iter, tol, False)
 
     # A recursion of a user's may wait for the GPU, which cannot be recorded.
     is_kernel = "kernel_triton" in argmax.__module__
     state, step, seen = OPEN.value, search, False
+    questions: deque[_Largest] = deque()
     while state >= OPEN.value:
         for _ in range(UNSEEN if seen else 1):
             step()
+        questions.append(_Largest(supports.notes[: COUNT.value + 1]))
+        if seen and len(questions) == 1:
+            continue
+        question = questions.popleft()
+        is_late = seen and question.is_known()
         seen = True
-        state, longest, count = supports.notes[: COUNT.value + 1].amax(1).tolist()
+        state, longest, count = question.tolist()
         if state == ASK.value:
             supports.notes[FEASIBLE.value] = _feasible(is_feasible, scores, fields, supports)
         if state < OPEN.value:
             break
-        if count + UNSEEN > capacity and (capacity < most or state == FULL.value):
+        if count + 2 * UNSEEN > capacity and (capacity < most or state == FULL.value):
             capacity *= 2
         if supports.grow(capacity, max(supports.longest, _power(longest))):
             # which may compile another kernel
             step, seen = search, False
-        elif is_kernel and step is search:
+            questions.clear()
+        elif is_late and is_kernel and step is search:
             step = recorded(search, supports.theta.device)
     return supports.outcome(count, longest)
 

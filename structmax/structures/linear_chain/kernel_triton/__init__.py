@@ -10,6 +10,7 @@ side by side, which takes two launches more. All else is done for all positions 
 | `log_partition_and_marginals` | 4 | three times (once more where scores are so large that digits are lost) |
 | `marginals_jvp` | 4 | four times, their tangents three times |
 | `argmax`, `sample` | 5 | twice |
+| `argmax` of few labels | 1 | once |
 
 Where one matrix serves all positions it stays in registers, and marginals and counts of it may take one or two launches
 more, to add them up.
@@ -25,9 +26,12 @@ from torch import Tensor
 from structmax.numerics.kernel_triton import launch
 from structmax.numerics.kernel_triton.blanks import fill
 from structmax.numerics.kernel_triton.paths import trace
+from structmax.numerics.kernel_triton.searches import few_searches
 from structmax.numerics.kernel_triton.transitions import pairs, sum_pairs
+from structmax.structures.linear_chain.kernel_triton.best import best_sequences
 from structmax.structures.linear_chain.kernel_triton.inside import walk
 from structmax.structures.linear_chain.kernel_triton.outside import flow, meet, push
+from structmax.structures.linear_chain.kernel_triton.scaled import FAR_DOUBLE, FAR_SINGLE
 from structmax.structures.linear_chain.kernel_triton.segments import cross
 from structmax.structures.linear_chain.kernel_triton.segments import fill as fill_segments
 from structmax.structures.linear_chain.kernel_triton.walks import count_pairs, mark_labels, mark_pairs, point
@@ -38,18 +42,28 @@ WALKED, SIDE = 16384, 64
 AHEAD = 163840
 # Programs of a warp or a few with which a GPU is busy.
 BUSY = 1056
+# The most labels, rounded up to a power of two, with which a best structure takes one launch.
+FEW = 16
 # The most labels: a strip of a matrix has two columns then.
 MOST_LABELS = 8192
 # The time of one exponential of a GPU that is busy, in steps of a walk.
 CROSSED = 5e-7
-# The largest logarithms with which a and b are added up: their rounding is what marginals may lose.
-LIMITS = {torch.float32: 2.0**10, torch.float64: 2.0**16}
+# The largest logarithms with which a and b are added up.
+LIMITS = {torch.float32: FAR_SINGLE.value, torch.float64: FAR_DOUBLE.value}
 
 
 def refuses(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | None:
     """Why these kernels cannot answer, or None."""
     labels = tensors[0].shape[-1]
     return f"{labels} labels are more than {MOST_LABELS}" if labels > MOST_LABELS else None
+
+
+def _few(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | None:
+    instances, _, labels = tensors[0].shape
+    return few_searches(instances, labels * labels)
+
+
+YIELDS = {"sparsemap": _few}
 
 
 class _Sizes(NamedTuple):
@@ -288,8 +302,18 @@ def _tangents(
 
 def argmax(unary: Tensor, pairwise: Tensor, *, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """One best structure."""
-    y_unary, y_pairwise = _paths(unary, pairwise, None, lengths, _sizes(unary, pairwise))
-    return y_unary[:, 0], y_pairwise[:, 0]
+    return _best(unary, pairwise, lengths, _sizes(unary, pairwise))
+
+
+def _best(unary: Tensor, pairwise: Tensor, lengths: Tensor, sizes: _Sizes) -> tuple[Tensor, Tensor]:
+    if sizes.span > FEW or sizes.strip < sizes.span or sizes.segment is not None:
+        y_unary, y_pairwise = _paths(unary, pairwise, None, lengths, sizes)
+        return y_unary[:, 0], y_pairwise[:, 0]
+    y_unary, y_pairwise = torch.empty_like(unary), torch.empty_like(pairwise)
+    pointer = torch.empty_like(unary, dtype=torch.int32)
+    arguments = unary, pairwise, lengths, pointer, y_unary, y_pairwise, sizes.N
+    launch(best_sequences, (sizes.B,), arguments, (sizes.shared, sizes.double, sizes.C, sizes.span, 4), 1)
+    return y_unary, y_pairwise
 
 
 def sample(unary: Tensor, pairwise: Tensor, *, noise: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from structmax.numerics.kernel_triton.logs import broken, floored, log_sum, positive
+from structmax.numerics.kernel_triton.paths import first_best
 from structmax.numerics.kernel_triton.transitions import load_matrix, load_row, store_row
 from structmax.structures.linear_chain.kernel_triton.scaled import (
     scaled_backwards,
@@ -50,8 +51,8 @@ def _shifted(p_row, o_label, shift, C: tl.constexpr, WORK: tl.constexpr):
 
 
 @triton.jit
-def _forwards(
-    p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last, kept,
+def forwards(
+    p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, p_pointer, first, last, kept,
     SHARED: tl.constexpr, BEST: tl.constexpr, WORK: tl.constexpr,
     C: tl.constexpr, SPAN: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -59,7 +60,8 @@ def _forwards(
 
     Fills, after `first`, `alpha`, a, up to position `kept`; `reach`, the best way to a label before its own score, 0 if
     there is none; and `share`, one over the sum of all ways next to it: shares sum to 1 even where logarithms have no
-    digits left for their number. Returns a of the last position, and by how much it was shifted.
+    digits left for their number. And `pointer`, where a matrix is one tile: the label before, on the best way. Returns
+    a of the last position, and by how much it was shifted.
     """
     STEP: tl.constexpr = 0 if SHARED else C * C
     o_label = tl.arange(0, SPAN)
@@ -71,7 +73,8 @@ def _forwards(
             b_u = load_row(p_unary + t * C, o_label, C, WORK)
             if not SHARED:
                 b_w = load_matrix(p_pairwise + (t - 1) * STEP, o_label, o_label, C, WORK)
-            b_peak, b_base, b_total, b_log = _gather(b_a[:, None] + b_w, 0, BEST)
+            b_x = b_a[:, None] + b_w
+            b_peak, b_base, b_total, b_log = _gather(b_x, 0, BEST)
             # Beside the sum, not after it: the shift does not wait for the logarithm.
             b_top = b_peak + b_u
             peak = tl.max(b_top, 0)
@@ -82,6 +85,8 @@ def _forwards(
             if p_reach is not None:
                 store_row(p_reach + t * C, o_label, b_base, C)
                 store_row(p_share + t * C, o_label, 1 / b_total, C)
+            if p_pointer is not None:
+                store_row(p_pointer + t * C, o_label, first_best(b_x, o_label, SPAN), C)
     else:
         for t in tl.range(first + 1, last + 1):
             peak = tl.full((), float("-inf"), WORK)
@@ -142,20 +147,20 @@ def walk_forwards(
     SHARED: tl.constexpr, BEST: tl.constexpr, WORK: tl.constexpr,
     C: tl.constexpr, SPAN: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """`_forwards`, by products where one matrix fits into a tile and they are exact."""
+    """`forwards`, by products where one matrix fits into a tile and they are exact."""
     if SHARED and TILE == SPAN and not BEST:
         b_a, value, is_exact = scaled_forwards(
             p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last, kept,
             WORK, C, SPAN, STAGES,
         )  # fmt: skip
         if not is_exact:
-            b_a, value = _forwards(
-                p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last, kept,
+            b_a, value = forwards(
+                p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, None, first, last, kept,
                 SHARED, BEST, WORK, C, SPAN, TILE, STAGES,
             )  # fmt: skip
     else:
-        b_a, value = _forwards(
-            p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last, kept,
+        b_a, value = forwards(
+            p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, None, first, last, kept,
             SHARED, BEST, WORK, C, SPAN, TILE, STAGES,
         )  # fmt: skip
     return b_a, value

@@ -2,7 +2,8 @@
 
 A column of W is taken next to its largest entry, `cap`, and a next to its own, so nothing overflows. What underflows is
 nothing beside a sum that is not tiny. If the sum of a label that W allows is, the walk says so, and the instance is
-walked again in the log domain (inside.py).
+walked again in the log domain (inside.py). So it is where a likely label has a `cap` so large that a + W has no digits
+left for a: the sums have, and what is made of both would not sum to 1.
 
 Sums run along the axis in which memory is not contiguous, so that few threads share one. Backwards that takes the
 matrix turned around.
@@ -13,6 +14,9 @@ import triton.language as tl
 
 from structmax.numerics.kernel_triton.logs import floored, positive
 from structmax.numerics.kernel_triton.transitions import load_row, store_row
+
+# The largest logarithms that are added to others, in float32 and in float64: their rounding is what may be lost.
+FAR_SINGLE, FAR_DOUBLE = tl.constexpr(2.0**10), tl.constexpr(2.0**16)
 
 
 @triton.jit
@@ -56,11 +60,13 @@ def scaled_forwards(
     p_unary, p_pairwise, p_start, p_alpha, p_reach, p_share, first, last, kept,
     WORK: tl.constexpr, C: tl.constexpr, SPAN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Does what `_forwards` does, with `cap` for `reach`, and returns whether it is exact, too."""
+    """Does what `forwards` does, with `cap` for `reach`, and returns whether it is exact, too."""
     o_label = tl.arange(0, SPAN)
     b_weight, b_cap = _weights(p_pairwise, C, SPAN, WORK)
     b_reach = floored(b_cap)
     m_allowed = b_cap > float("-inf")
+    FAR: tl.constexpr = FAR_SINGLE if WORK == tl.float32 else FAR_DOUBLE
+    m_coarse = m_allowed & (tl.abs(b_cap) > FAR)
     b_a, value = start(p_start, o_label, C, WORK)
     b_least = tl.full((SPAN,), 1.0, WORK)
     for t in tl.range(first + 1, last + 1, num_stages=STAGES):
@@ -72,6 +78,7 @@ def scaled_forwards(
         peak = tl.max(b_new, 0)
         value += peak.to(tl.float64)
         b_a = b_new - floored(peak)
+        b_least = tl.where(m_coarse & (b_a > -FAR), 0.0, b_least)
         if p_alpha is not None:
             store_row(p_alpha + t * C, o_label, b_a, tl.where(t <= kept, C, 0))
         if p_reach is not None:

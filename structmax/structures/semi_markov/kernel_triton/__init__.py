@@ -13,6 +13,7 @@ from torch import Tensor
 
 from structmax.numerics.kernel_triton import launch
 from structmax.numerics.kernel_triton.blanks import fill
+from structmax.numerics.kernel_triton.searches import few_searches
 from structmax.numerics.kernel_triton.transitions import pairs, sum_pairs
 from structmax.structures.semi_markov.kernel_triton.inside import push, walk
 from structmax.structures.semi_markov.kernel_triton.outside import flow, segments
@@ -33,6 +34,14 @@ def refuses(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | N
     if labels > MOST_LABELS:
         return f"{labels} labels are more than {MOST_LABELS}"
     return f"{widths} widths are more than {MOST_WIDTHS}" if widths > MOST_WIDTHS else None
+
+
+def _few(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | None:
+    instances, _, widths, labels = tensors[0].shape
+    return few_searches(instances, labels * (widths + labels))
+
+
+YIELDS = {"sparsemap": _few}
 
 
 class _Sizes(NamedTuple):
