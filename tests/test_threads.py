@@ -152,6 +152,30 @@ def test_a_process_with_idle_workers_exits():
     assert run.stdout.strip() == "done"
 
 
+LATE = """
+import time
+from collections import deque
+from queue import SimpleQueue
+from structmax.numerics import rows
+
+
+def kernel(start, stop):
+    time.sleep(0.5)
+    print("done")
+
+
+pool = rows._Pool()
+pool._grow(2)
+pool.calls.put(rows._Call(deque([(0, 1)]), SimpleQueue(), kernel, ()))
+"""
+
+
+def test_a_process_ends_after_its_workers():
+    run = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == "done"
+
+
 def test_what_has_no_way_in_from_python_is_refused():
     inner = kernel_numba.compiled()(lambda start, stop: None)
     with pytest.raises(TypeError, match="is for compiled code only; make it a @kernel"):

@@ -1,5 +1,6 @@
 """The one way to run a kernel over rows: on several threads, in slices between which Ctrl-C is heard."""
 
+import atexit
 import ctypes
 import os
 from collections import deque
@@ -67,12 +68,12 @@ class _Pool:
     slices_per_thread = 4
 
     def __init__(self) -> None:
-        self.calls: SimpleQueue[_Call] = SimpleQueue()
-        self.size = 0
+        self.calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self.threads: list[Thread] = []
         self.growth = Lock()
 
     def run(self, threads: int, call: _Call) -> int:
-        if self.size < threads - 1:
+        if len(self.threads) < threads - 1:
             self._grow(threads - 1)
         for _ in range(threads - 1):
             self.calls.put(call)
@@ -80,14 +81,30 @@ class _Pool:
 
     def _grow(self, size: int) -> None:
         with self.growth:
-            while self.size < size:
-                Thread(target=self._serve, name=f"structmax-{self.size}", daemon=True).start()
-                self.size += 1
+            if not self.threads:
+                atexit.register(self._end)
+            while len(self.threads) < size:
+                thread = Thread(target=self._serve, name=f"structmax-{len(self.threads)}", daemon=True)
+                thread.start()
+                self.threads.append(thread)
 
     def _serve(self) -> None:
-        while True:
-            # No local name may hold the call: a thread at rest would keep its tensors alive.
-            _help(self.calls.get())
+        while self._help_with_next():
+            pass
+
+    def _help_with_next(self) -> bool:
+        # A local name of this function alone holds the call: a thread at rest would keep its tensors alive.
+        call = self.calls.get()
+        if call is not None:
+            _help(call)
+        return call is not None
+
+    def _end(self) -> None:
+        # A thread that frees the tensors of its last call while Python ends would abort the process.
+        for _ in self.threads:
+            self.calls.put(None)
+        for thread in self.threads:
+            thread.join()
 
 
 class _TorchThreads:
