@@ -12,7 +12,7 @@ from every_day import a_few_every_day
 import structmax
 from structmax.plots import structures
 from structmax.recipes import listops as recipe
-from structmax.recipes.data import listops
+from structmax.recipes.data import listops, text
 from structmax.training import DataError, Interrupted, RunError, RunFolder, Watcher, run
 
 CPU = torch.device("cpu")
@@ -88,7 +88,7 @@ def test_gold_trees_take_arguments_from_the_left():
 
 def test_batches_have_all_that_is_short_enough_once():
     data = listops.ListOps(listops.generate(500, seed=0, longest=30), CPU)
-    batches = data.by_length(16, 20, torch.Generator().manual_seed(0))
+    batches = text.by_length(data.lengths, 16, torch.Generator().manual_seed(0), 20)
     assert torch.cat(batches).sort().values.tolist() == (data.lengths <= 20).nonzero().squeeze(-1).tolist()
     spread = torch.tensor([float(data.lengths[b].max() - data.lengths[b].min()) for b in batches])
     assert spread.mean() < 3

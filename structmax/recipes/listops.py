@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import structmax
-from structmax.recipes.data import listops
+from structmax.recipes.data import listops, text
 from structmax.recipes.models import tree_encoders as encoders
 from structmax.training import Settings, Task, option
 
@@ -134,7 +134,8 @@ class Recipe(Task[Config]):
         grown = min(1.0, epoch / self.config.curriculum) if self.config.curriculum else 1.0
         shortest, end = (int(length) for length in self.train.lengths.aminmax())
         begin = max(self.config.begin, shortest)
-        return self.train.by_length(self.config.batch_size, begin + round(grown * (end - begin)), generator)
+        longest = begin + round(grown * (end - begin))
+        return text.by_length(self.train.lengths, self.config.batch_size, generator, longest)
 
     def optimiser(self) -> torch.optim.Optimizer:
         """What is taught by a reward alone learns at a rate of its own."""

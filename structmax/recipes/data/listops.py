@@ -6,18 +6,15 @@ arguments one after the other from the left, and the closing bracket last, `( ( 
 Reference: Nangia & Bowman 2018, ListOps: a diagnostic dataset for latent tree learning.
 """
 
-import gzip
-import lzma
 import random
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from structmax.recipes.data import text
 from structmax.training.errors import DataError, RunError
 
 DIGITS = [str(digit) for digit in range(10)]
@@ -111,17 +108,7 @@ def read(path: str | Path, longest: int | None = None) -> list[Expression]:
         longest: in tokens; longer expressions are left out.
     """
     path = Path(path)
-    openers: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
-    try:
-        with openers.get(path.suffix, open)(path, "rt", encoding="utf-8") as lines:
-            found = [_parsed(line, path, number) for number, line in enumerate(lines, 1)]
-    except FileNotFoundError:
-        raise DataError(path, None, "there is no such file") from None
-    except UnicodeDecodeError as error:
-        raise DataError(path, None, f"not UTF-8 text ({error.reason})") from None
-    # a folder, a file without permission; what gzip and lzma say of files that are damaged or none of theirs
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise DataError(path, None, f"should be a file of expressions, but cannot be read ({error})") from None
+    found = [_parsed(line, path, number) for number, line in text.lines(path, "expressions")]
     fitting = [e for e in found if longest is None or len(e.tokens) <= longest]
     if not fitting:
         limit = "" if longest is None else f" of at most {longest} tokens"
@@ -130,7 +117,7 @@ def read(path: str | Path, longest: int | None = None) -> list[Expression]:
 
 
 def _parsed(line: str, path: Path, number: int) -> Expression:
-    value, tab, expression = line.rstrip("\n").partition("\t")
+    value, tab, expression = line.partition("\t")
     if not tab:
         raise DataError(path, number, "should be a value, a tab and an expression, but has no tab")
     if value not in DIGITS:
@@ -211,22 +198,6 @@ class ListOps:
         places = begin.unsqueeze(-1) + torch.arange(N - 1, device=inside.device)
         i, j = (self.gold[torch.where(fewer, places, 0)].long() * fewer.unsqueeze(-1)).unbind(-1)
         return torch.diag_embed(inside.float()).flatten(1).scatter(1, i * N + j, 1.0).unflatten(1, (N, N))
-
-    def by_length(self, size: int, longest: int, generator: torch.Generator, pool: int = 50) -> list[Tensor]:
-        """Indices in random batches whose expressions are about as long as one another.
-
-        Args:
-            size: of a batch.
-            longest: in tokens; longer expressions are left out.
-            generator: random number generator, on the CPU.
-            pool: batches that are sorted together.
-        """
-        lengths = self.lengths.cpu()
-        order = torch.randperm(len(self), generator=generator)
-        batches = []
-        for chunk in order[lengths[order] <= longest].split(size * pool):
-            batches += chunk[lengths[chunk].argsort(stable=True)].split(size)
-        return [batches[k] for k in torch.randperm(len(batches), generator=generator)]
 
 
 @dataclass(frozen=True)
