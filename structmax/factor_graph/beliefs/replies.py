@@ -22,7 +22,7 @@ from structmax.contract import AbstractStructure
 from structmax.factor_graph.beliefs import merging
 from structmax.factor_graph.beliefs.odds import CERTAIN, LIMIT, certain, from_weights, weights
 from structmax.factor_graph.layout import KINDS, Layout, Outside
-from structmax.omega.smooth import Conditioned
+from structmax.omega.smooth import Conditioned, Smooth
 from structmax.problem import Problem
 from structmax.questions.log_partition import ENTROPY
 
@@ -44,6 +44,13 @@ class Reply(NamedTuple):
     own: Tensor
 
 
+class Asked(NamedTuple):
+    """A structure for a batch, and which of its literals can be on at all (B, k)."""
+
+    structure: AbstractStructure
+    exists: Tensor
+
+
 class AbstractGroup(ABC):
     """Equal factors: their numbers among all factors (F,), copies (F, k) and own scores (F, j)."""
 
@@ -55,8 +62,12 @@ class AbstractGroup(ABC):
         )
 
     @abstractmethod
-    def reply(self, odds: Tensor, scores: Tensor, structures: Sequence[AbstractStructure]) -> Reply:
-        """To log-odds (B, F, k) of literals, with own scores (B, F, j)."""
+    def reply(self, odds: Tensor, scores: Tensor, former: Tensor, asked: Asked | None) -> Reply:
+        """To log-odds (B, F, k) of literals, with own scores (B, F, j), after former messages (B, F, k)."""
+
+    def asked(self, structures: Sequence[AbstractStructure], like: Tensor) -> Asked | None:
+        """The structure among the factors that this is, for a batch of the size of `like`."""
+        return None
 
 
 class Merging(AbstractGroup):
@@ -66,7 +77,7 @@ class Merging(AbstractGroup):
         super().__init__(layout, numbers, np.zeros((len(numbers), 0), np.int64), device)
         self.tree = merging.grown(rule).to(device)
 
-    def reply(self, odds: Tensor, scores: Tensor, structures: Sequence[AbstractStructure]) -> Reply:
+    def reply(self, odds: Tensor, scores: Tensor, former: Tensor, asked: Asked | None) -> Reply:
         rest_on, rest_off, log_partition = merging.rest(self.tree, *weights(odds))
         return Reply(from_weights(rest_on, rest_off), log_partition, scores)
 
@@ -74,7 +85,7 @@ class Merging(AbstractGroup):
 class Pairs(AbstractGroup):
     """Two literals, and a score where both are on."""
 
-    def reply(self, odds: Tensor, scores: Tensor, structures: Sequence[AbstractStructure]) -> Reply:
+    def reply(self, odds: Tensor, scores: Tensor, former: Tensor, asked: Asked | None) -> Reply:
         on, off = weights(odds)
         # of a literal that is on: the other is off, or is on and scores
         rest = torch.logaddexp(off.flip(-1), on.flip(-1) + scores)
@@ -93,7 +104,7 @@ class TableGroup(AbstractGroup):
         self.sizes = sizes
         self.trees = [merging.grown(merging.of_sum((1.0,) * size, 1.0, 1.0)).to(device) for size in sizes]
 
-    def reply(self, odds: Tensor, scores: Tensor, structures: Sequence[AbstractStructure]) -> Reply:
+    def reply(self, odds: Tensor, scores: Tensor, former: Tensor, asked: Asked | None) -> Reply:
         groups = [weights(group) for group in odds.split(self.sizes, -1)]
         # of each state of a group: the other states are off
         alone = [merging.rest(tree, on, off)[0] for tree, (on, off) in zip(self.trees, groups, strict=True)]
@@ -138,40 +149,52 @@ class StructureGroup(AbstractGroup):
         pieces = flat[:, self.to_parts].split(self.sizes, -1)
         return tuple(t.reshape(len(flat), *shape) for t, shape in zip(pieces, self.outside.shapes, strict=True))
 
-    def reply(self, odds: Tensor, scores: Tensor, structures: Sequence[AbstractStructure]) -> Reply:
-        structure, count = structures[self.place], odds.shape[-1]
+    def asked(self, structures: Sequence[AbstractStructure], like: Tensor) -> Asked | None:
+        structure, rows = structures[self.place], len(like)
+        every = tuple(like.new_zeros(()).expand(rows, *shape) for shape in self.outside.shapes)
+        exists = structure.exists(every)
+        if exists is None:
+            return Asked(structure, torch.ones(rows, self.copies.shape[1], dtype=torch.bool, device=like.device))
+        flat = [e.expand(t.shape).reshape(rows, -1) for e, t in zip(exists, every, strict=True)]
+        return Asked(structure, torch.cat(flat, 1)[:, self.from_parts[: self.copies.shape[1]]])
+
+    def reply(self, odds: Tensor, scores: Tensor, former: Tensor, asked: Asked | None) -> Reply:
+        assert asked is not None
+        structure, count = asked.structure, odds.shape[-1]
         odds, scores = odds.squeeze(1), scores.squeeze(1)
         required = odds > LIMIT
         given = torch.cat([odds.masked_fill(required, 0.0), scores], -1)
         given = given.masked_fill(given < -LIMIT, -math.inf)
         problem = Problem.of(structure.parts(self._tensors(given)), structure)
+        omega: Smooth = ENTROPY
+        constants: tuple[Tensor, ...] = ()
         if bool(required.any()):
-            must = torch.nn.functional.pad(required.to(odds.dtype), (0, scores.shape[-1]))
-            omega, constants = CONDITIONED, self._tensors(must)
-        else:
-            omega, constants = ENTROPY, ()
-        # not under autograd's eyes, which has rules for the marginals
+            omega = CONDITIONED
+            constants = self._tensors(torch.nn.functional.pad(required.to(odds.dtype), (0, scores.shape[-1])))
+        # not under autograd's eyes: log Z has a rule of its own
         log_partition = omega.value(problem.at(tuple(t.detach() for t in problem.scores)), *constants)
         parts = omega.point(problem, *constants)
         found = torch.cat([t.flatten(1) for t in parts], 1)[:, self.from_parts]
-        soft = odds.masked_fill(certain(odds), 0.0)
-        normaliser = weights(soft)[1].masked_fill(certain(odds), 0.0).sum(-1)
+        sure = certain(odds)
+        soft = odds.masked_fill(sure, 0.0)
+        normaliser = weights(soft)[1].masked_fill(sure, 0.0).sum(-1)
         whole = torch.where(log_partition.isneginf(), -CERTAIN, log_partition) + normaliser
-        messages = _message(found[:, :count], soft).masked_fill(certain(odds), 0.0)
+        messages = _message(found[:, :count], soft, former.squeeze(1).detach()).masked_fill(sure, 0.0)
+        messages = messages.masked_fill(~asked.exists, -CERTAIN)
         return Reply(messages.unsqueeze(1), whole.unsqueeze(1), found[:, None, count:])
 
 
-def _message(marginals: Tensor, odds: Tensor) -> Tensor:
+def _message(marginals: Tensor, odds: Tensor, former: Tensor) -> Tensor:
     """The log-odds of marginals less those that went in.
 
-    Marginals that are rounded to 0 or 1 tell nothing but that; their messages say no more, and have no derivative. They
-    matter as little: what all other factors make of a variable is then as good as certain, too.
+    A marginal that is rounded to 0 or 1 tells nothing but that: the message stays as it was, if that is strong enough,
+    and has no derivative. It matters as little, since the variable's belief is 0 or 1, whichever message says so.
     """
     none, all_ = marginals <= 0, 1 - marginals < NEAR_ONE
     middle = marginals.masked_fill(none | all_, 0.5)
     inside = middle.log() - (-middle).log1p() - odds
     fixed = odds.detach()
-    low, high = (UNDERFLOW - fixed).clamp(max=0.0), (ROUNDED - fixed).clamp(min=0.0)
+    low, high = torch.minimum(former, UNDERFLOW - fixed), torch.maximum(former, ROUNDED - fixed)
     return torch.where(none, low, torch.where(all_, high, inside))
 
 

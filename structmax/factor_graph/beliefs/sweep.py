@@ -50,7 +50,8 @@ class Sweep:
         arrays = layout.arrays
         self.layout = layout
         self.groups = layout.remembered(f"groups on {device}", lambda layout: groups(layout, device))
-        self.structures = layout.structures(fields)
+        structures = layout.structures(fields)
+        self.asked = [group.asked(structures, like) for group in self.groups]
         self.variable = torch.as_tensor(arrays.variable, device=device)
         self.sign = torch.as_tensor(arrays.sign, device=device)
         mask = host.get("mask")
@@ -89,13 +90,14 @@ class Sweep:
         impossible = ((on > 0) & (off > 0)).any(-1)
         rows = len(theta)
         replies, owned, weighed = [theta.new_zeros(rows, 0)], [theta.new_zeros(rows, 0)], theta.new_zeros(rows)
-        for group in self.groups:
-            speaks = self.speaks[:, group.numbers]
-            reply = group.reply(self.sign[group.copies] * heard[:, group.copies], phi[:, group.own], self.structures)
+        for group, asked in zip(self.groups, self.asked, strict=True):
+            speaks, sign = self.speaks[:, group.numbers], self.sign[group.copies]
+            odds, former = sign * heard[:, group.copies], sign * messages[:, group.copies]
+            reply = group.reply(odds, phi[:, group.own], former, asked)
             impossible = impossible | ((reply.log_partition < -LIMIT) & speaks).any(-1)
             weighed = weighed + reply.log_partition.detach().masked_fill(~speaks, 0.0).sum(-1)
             silent = ~speaks.unsqueeze(-1)
-            replies.append((self.sign[group.copies] * reply.messages).masked_fill(silent, 0.0).flatten(1))
+            replies.append((sign * reply.messages).masked_fill(silent, 0.0).flatten(1))
             owned.append(reply.own.masked_fill(silent, 0.0).flatten(1))
         # free scores that belong to no factor
         owned.append(theta.new_zeros(rows, 1))
