@@ -30,7 +30,7 @@ CONDITIONED = Conditioned()
 # log-odds of the least positive number, and of the greatest below 1: a marginal of 0 or 1 has these, or more
 UNDERFLOW, ROUNDED = -745.0, 36.0
 # A marginal that differs from 1 by less has no digits of the difference.
-NEAR_ONE = 4e-16
+NEAR = 4e-16
 
 
 class Reply(NamedTuple):
@@ -132,7 +132,11 @@ class TableGroup(AbstractGroup):
 
 
 class StructureGroup(AbstractGroup):
-    """One structure, which is asked for its marginals."""
+    """One structure, which is asked for its marginals.
+
+    What it forbids or demands may follow from its members, and not be told from rounded marginals. It is proven if no
+    log-odds changes it, as large as they are: larger than all other scores can make up for.
+    """
 
     def __init__(self, layout: Layout, outside: Outside, place: int, device: torch.device) -> None:
         super().__init__(layout, [outside.number], outside.scores[None], device)
@@ -179,22 +183,35 @@ class StructureGroup(AbstractGroup):
         soft = odds.masked_fill(sure, 0.0)
         normaliser = weights(soft)[1].masked_fill(sure, 0.0).sum(-1)
         whole = torch.where(log_partition.isneginf(), -CERTAIN, log_partition) + normaliser
-        messages = _message(found[:, :count], soft, former.squeeze(1).detach()).masked_fill(sure, 0.0)
-        messages = messages.masked_fill(~asked.exists, -CERTAIN)
+        messages = _message(found[:, :count], soft, former.squeeze(1).detach())
+        against = _against(found[:, :count], soft)
+        sizes = given.detach().nan_to_num(neginf=0.0).abs()
+        spread = 2 * (sizes.sum(-1) - (sizes[:, :count] * against).sum(-1)) + structure.log_bound(problem.scores)
+        proven = against & (soft.abs() > spread.unsqueeze(-1) - UNDERFLOW)
+        messages = torch.where(proven, -CERTAIN * soft.sign(), messages)
+        messages = messages.masked_fill(sure, 0.0).masked_fill(~asked.exists, -CERTAIN)
         return Reply(messages.unsqueeze(1), whole.unsqueeze(1), found[:, None, count:])
+
+
+def _against(marginals: Tensor, odds: Tensor) -> Tensor:
+    """Whether a marginal is as good as 0 or 1, whatever the literal's own log-odds say."""
+    return ((marginals < NEAR) & (odds > 0)) | ((1 - marginals < NEAR) & (odds < 0))
 
 
 def _message(marginals: Tensor, odds: Tensor, former: Tensor) -> Tensor:
     """The log-odds of marginals less those that went in.
 
     A marginal that is rounded to 0 or 1 tells nothing but that: the message stays as it was, if that is strong enough,
-    and has no derivative. It matters as little, since the variable's belief is 0 or 1, whichever message says so.
+    and has no derivative. It matters as little, since the variable's belief is 0 or 1, whichever message says so. Where
+    two factors want the opposite, their messages double from sweep to sweep, until one is proven.
     """
-    none, all_ = marginals <= 0, 1 - marginals < NEAR_ONE
+    none = (marginals <= 0) | ((marginals < NEAR) & (odds > 0))
+    all_ = 1 - marginals < NEAR
     middle = marginals.masked_fill(none | all_, 0.5)
     inside = middle.log() - (-middle).log1p() - odds
     fixed = odds.detach()
-    low, high = torch.minimum(former, UNDERFLOW - fixed), torch.maximum(former, ROUNDED - fixed)
+    low = torch.minimum(former, UNDERFLOW - fixed - fixed.clamp(min=0.0))
+    high = torch.maximum(former, ROUNDED - fixed - fixed.clamp(max=0.0))
     return torch.where(none, low, torch.where(all_, high, inside))
 
 
