@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import warnings
 
 import numpy as np
 import pytest
@@ -103,3 +102,315 @@ def test_trees(kind):
 def test_many_trees():
     for seed in range(1000, 1200):
         assert disagreement(seed, KINDS[seed % len(KINDS)], 2) < 1e-10
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def first_feasible(kinds: tuple[str, ...]) -> RandomTree:
+    """The first random tree of these kinds that has several members."""
+    for seed in itertools.count():
+        tree = RandomTree(np.random.default_rng(seed), kinds)
+        if len(members(tree.graph, tree.scores(draw(tree.n + tree.m)))) > 2:
+            return tree
+    raise AssertionError
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_of_trees(kind):
+    """Both answers have the derivatives of enumeration, also where a score is −inf."""
+    tree = first_feasible((kind, "pair", "or"))
+    scores = draw(3, tree.n + tree.m, seed=1)
+    scores[2, 0] = -math.inf
+    scores.requires_grad_()
+    listed = members(tree.graph, tree.scores(scores[0].detach()))
+    got, want = tree.ask_beliefs(scores), enumerated(scores, listed)
+    feasible = ~want[0].isneginf()
+    for answer, right in zip(got, want, strict=True):
+        cotangent = draw(*right[feasible].shape, seed=2)
+        gradients = [torch.autograd.grad(a[feasible], scores, cotangent, retain_graph=True)[0] for a in (answer, right)]
+        torch.testing.assert_close(gradients[0][feasible], gradients[1][feasible], atol=1e-10, rtol=0)
+        assert gradients[0].isfinite().all()
+    assert gradcheck(tree.ask_beliefs, scores.detach()[:2].requires_grad_(), fast_mode=True, check_forward_ad=True)
+
+
+@pytest.mark.parametrize("kinds", [("or_out", "pair"), ("cube", "xor"), ("chain", "imply"), ("tree", "at_most_one")])
+def test_second_derivatives(kinds):
+    tree = first_feasible(kinds)
+    scores = draw(1, tree.n + tree.m, seed=1).requires_grad_()
+    assert gradgradcheck(tree.ask_beliefs, scores, fast_mode=True, check_fwd_over_rev=True)
+
+
+def test_third_derivatives_are_refused():
+    x = Variables("x", (2,))
+    scores = draw(2).requires_grad_()
+    total = belief_propagation({"x": scores}, FactorGraph(Or(x))).marginals["x"].pow(2).sum()
+    for _ in range(2):
+        (gradient,) = torch.autograd.grad(total, scores, create_graph=True)
+        total = gradient.pow(2).sum()
+    with pytest.raises(structmax.Refusal, match="up to the second"):
+        torch.autograd.grad(total, scores)
+
+
+# ---------------------------------------------------------------- graphs with cycles
+
+
+class Grid:
+    """Variables in a square, each joined with its neighbours."""
+
+    def __init__(self, size: int) -> None:
+        x = Variables("x", (size, size))
+        self.down, self.right = (
+            Variables(name, shape, free=True)
+            for name, shape in (("down", (size - 1, size)), ("right", (size, size - 1)))
+        )
+        self.graph = FactorGraph(Pair(x[:-1], x[1:], score=self.down), Pair(x[:, :-1], x[:, 1:], score=self.right))
+        self.size = size
+
+    def scores(self, scale: float, *batch: int) -> dict[str, Tensor]:
+        n = self.size
+        shapes = {"x": (n, n), "down": (n - 1, n), "right": (n, n - 1)}
+        drawn = {name: draw(*batch, *shape, seed=k) for k, (name, shape) in enumerate(shapes.items())}
+        return {name: t if name == "x" else scale * t for name, t in drawn.items()}
+
+
+def tables(marginals: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """The joint beliefs (…, 4) of all pairs, down and right."""
+    x = marginals["x"]
+    ends = (x[..., :-1, :], x[..., 1:, :], marginals["down"]), (x[..., :-1], x[..., 1:], marginals["right"])
+    down, right = (torch.stack([both, a - both, b - both, 1 - a - b + both], -1) for a, b, both in ends)
+    return down.flatten(-3, -2), right.flatten(-3, -2)
+
+
+def entropy(probabilities: Tensor) -> Tensor:
+    return -torch.special.xlogy(probabilities, probabilities)
+
+
+def test_conditions_of_the_bethe_approximation():
+    """On a graph with cycles: joint beliefs have the couplings' odds ratios, and the value is the Bethe free energy."""
+    grid = Grid(3)
+    scores = grid.scores(1.0, 5)
+    found = belief_propagation(scores, grid.graph)
+    assert bool(found.converged.all())
+    assert (found.residual <= 1e-9).all()
+    x, joint = found.marginals["x"], torch.cat(tables(found.marginals), -2)
+    assert (joint > 0).all()
+    ratios = (joint.log() * torch.tensor([1.0, -1.0, -1.0, 1.0])).sum(-1)
+    couplings = torch.cat([scores["down"].flatten(1), scores["right"].flatten(1)], 1)
+    torch.testing.assert_close(ratios, couplings, atol=1e-7, rtol=0)
+    degree = torch.tensor([[2.0, 3, 2], [3, 4, 3], [2, 3, 2]])
+    energy = sum((scores[name] * found.marginals[name]).flatten(1).sum(1) for name in scores)
+    alone = ((1 - degree) * (entropy(x) + entropy(1 - x))).flatten(1).sum(1)
+    torch.testing.assert_close(found.log_partition, energy + entropy(joint).flatten(1).sum(1) + alone, atol=1e-9, rtol=0)
+
+
+def test_weak_couplings_are_nearly_exact():
+    """The error of a marginal falls with the fourth power of couplings around a square, if not faster."""
+    grid, errors = Grid(3), []
+    for scale in (0.4, 0.2):
+        scores = grid.scores(scale, 4)
+        found = belief_propagation(scores, grid.graph)
+        listed = members(grid.graph, {name: t[0] for name, t in scores.items()})
+        value, want = enumerated(torch.cat([scores[name].flatten(1) for name in grid.graph.names], 1), listed)
+        got = torch.cat([found.marginals[name].flatten(1) for name in grid.graph.names], 1)
+        errors.append(float((got - want).abs().max()))
+        torch.testing.assert_close(found.log_partition, value, atol=1e-2 * scale**2, rtol=0)
+    assert errors[1] < errors[0] / 8 < 1e-3
+
+
+def test_gradients_with_cycles():
+    """The gradient of the log-partition is the marginals, and theirs is that of the fixed point."""
+    grid = Grid(3)
+    scores = [t.requires_grad_() for t in grid.scores(1.0, 2).values()]
+
+    def ask(*tensors: Tensor) -> tuple[Tensor, ...]:
+        given = dict(zip(("x", "down", "right"), tensors, strict=True))
+        found = belief_propagation(given, grid.graph, tol=1e-12)
+        return found.log_partition, *found.marginals.values()
+
+    assert gradcheck(ask, scores, fast_mode=True, check_forward_ad=True)
+    assert gradgradcheck(ask, scores, fast_mode=True)
+
+
+def test_structures_that_share_variables():
+    """Two structures and logic with cycles: damping changes nothing of the answer, and gradients are right."""
+    arc, tag = Variables("arc", (4, 4)), Variables("tag", (3, 2))
+    step = Variables("step", (2, 2), free=True)
+    graph = FactorGraph(
+        Factor(structmax.SpanningTree(single_root=True), arc),
+        Factor(structmax.LinearChain(), tag, step),
+        *(Imply(arc[0, m], tag[m - 1, 1]) for m in range(1, 4)),
+        Budget(tag[:, 1], at_most=2),
+    )
+    names = {"arc": (4, 4), "tag": (3, 2), "step": (2, 2)}
+    scores = [draw(2, *shape, seed=k).requires_grad_() for k, shape in enumerate(names.values())]
+
+    def ask(*tensors: Tensor, damping: float = 0.0) -> tuple[Tensor, ...]:
+        found = belief_propagation(dict(zip(names, tensors, strict=True)), graph, tol=1e-12, damping=damping)
+        return found.log_partition, *found.marginals.values()
+
+    for plain, damped in zip(ask(*scores), ask(*scores, damping=0.4), strict=True):
+        torch.testing.assert_close(plain, damped, atol=1e-10, rtol=0)
+    assert gradcheck(ask, scores, fast_mode=True)
+    _, marginals, *_ = ask(*scores)
+    torch.testing.assert_close(marginals[:, :, 1:].sum(1), torch.ones(2, 3, dtype=torch.float64))
+
+
+# ---------------------------------------------------------------- what it says of itself
+
+
+def test_not_converged():
+    grid = Grid(3)
+    scores = grid.scores(1.0, 2)
+    with pytest.warns(UserWarning, match=r"2 of 2 instances have not converged.*damping"):
+        found = belief_propagation(scores, grid.graph, max_iter=2)
+    assert not found.converged.any()
+    assert found.iterations.tolist() == [2, 2]
+    assert (found.residual > 1e-9).all()
+
+
+def test_gradients_that_do_not_converge():
+    """A fixed point from which messages would flee has a gradient that sweeps do not find, and that is said."""
+    node, pairs = Variables("node", (4, 2)), list(itertools.combinations(range(4), 2))
+    joint = Variables("joint", (len(pairs), 2, 2), free=True)
+    graph = FactorGraph(*(Dense(node[i], node[j], score=joint[k]) for k, (i, j) in enumerate(pairs)))
+    scores = {"node": torch.zeros(4, 2).double().requires_grad_(), "joint": 2 * torch.eye(2).double().expand(6, 2, 2)}
+    found = belief_propagation(scores, graph, max_iter=20)
+    assert bool(found.converged)
+    with pytest.warns(UserWarning, match="gradients of 1 of 1 instances"):
+        found.marginals["node"][0, 0].backward()
+
+
+def test_iterations_are_each_instance_s_own():
+    """An instance is answered the same in any company."""
+    grid = Grid(3)
+    scores = {name: torch.cat([t, 0 * t[:1]]) for name, t in grid.scores(1.0, 2).items()}
+    found = belief_propagation(scores, grid.graph)
+    assert len(set(found.iterations.tolist())) > 1
+    for k in range(3):
+        alone = belief_propagation({name: t[k] for name, t in scores.items()}, grid.graph)
+        assert alone.iterations == found.iterations[k]
+        torch.testing.assert_close(alone.marginals["x"], found.marginals["x"][k])
+
+
+def test_batches_broadcast():
+    grid = Grid(2)
+    scores = grid.scores(1.0)
+    wide = {"x": draw(2, 3, 2, 2), "down": scores["down"], "right": scores["right"]}
+    found = belief_propagation(wide, grid.graph)
+    assert found.marginals["down"].shape == (2, 3, 1, 2)
+    assert found.log_partition.shape == found.iterations.shape == found.converged.shape == found.residual.shape == (2, 3)
+    empty = belief_propagation({**wide, "x": draw(0, 2, 2)}, grid.graph)
+    assert empty.marginals["x"].shape == (0, 2, 2)
+
+
+def test_infeasible_and_lost_instances():
+    """Zeros, −inf and no gradient where nothing is feasible; NaN where a score is NaN; others are as they were."""
+    x = Variables("x", (4,))
+    graph = FactorGraph(Xor(x[:2]), XorOut(x[1:4]))
+    scores = draw(4, 4)
+    scores[1, :2] = -math.inf
+    scores[2, 3] = math.nan
+    scores.requires_grad_()
+    found = belief_propagation({"x": scores}, graph)
+    assert found.log_partition[1] == -math.inf
+    assert not found.marginals["x"][1].any()
+    assert found.marginals["x"][2].isnan().all()
+    assert found.log_partition[2].isnan()
+    assert found.converged.tolist() == [True, True, False, True]
+    alone = belief_propagation({"x": scores.detach()[[0, 3]]}, graph)
+    torch.testing.assert_close(found.marginals["x"][[0, 3]], alone.marginals["x"])
+    (gradient,) = torch.autograd.grad(found.marginals["x"][[0, 1, 3]].square().sum(), scores)
+    assert not gradient[1].any()
+    assert gradient[[0, 3]].isfinite().all()
+
+
+def test_contradictions_between_structures():
+    """Two structures that leave each other nothing, though each alone has members."""
+    x = Variables("x", (5,))
+    graph = FactorGraph(Factor(structmax.Subset(2), x[:3]), Factor(structmax.Subset(2), ~x[2:]))
+    scores = torch.tensor([[-math.inf, 0.0, 5.0, 0.0, 0.0], [-math.inf, 50.0, -90.0, 3.0, -math.inf]])
+    listed = members(graph, {"x": scores[0].double()})
+    want = enumerated(scores.double(), listed)[0]
+    found = belief_propagation({"x": scores.double()}, graph)
+    torch.testing.assert_close(found.log_partition, want)
+    none = torch.tensor([-math.inf, 0.0, 0.0, 0.0, 0.0])
+    clash = FactorGraph(Factor(structmax.Subset(2), x[:3]), Factor(structmax.Subset(3), ~x[2:]))
+    assert belief_propagation({"x": none}, clash).log_partition == -math.inf
+
+
+def test_padding():
+    """Masked variables and positions past a chain's length are 0, and everything else is as without them."""
+    tag, step = Variables("tag", (4, 2)), Variables("step", (2, 2), free=True)
+    extra = Variables("extra", (2,))
+    lengths = torch.tensor([4, 2])
+
+    def graph_of(count: int, lengths: Tensor | None = None) -> FactorGraph:
+        tags = Variables("tag", (count, 2))
+        return FactorGraph(Factor(structmax.LinearChain(lengths), tags, step), OrOut(tags[0, 0], tags[1, 1], extra[0]))
+
+    scores = {"tag": draw(2, 4, 2), "step": draw(2, 2), "extra": draw(2, 2)}
+    scores["tag"][1, 2:] = math.nan
+    found = belief_propagation(scores, graph_of(4, lengths))
+    for k, length in enumerate(lengths.tolist()):
+        short = {"tag": scores["tag"][k, :length], "step": scores["step"], "extra": scores["extra"][k]}
+        alone = belief_propagation(short, graph_of(length))
+        torch.testing.assert_close(found.marginals["tag"][k, :length], alone.marginals["tag"])
+        torch.testing.assert_close(found.marginals["step"][k], alone.marginals["step"])
+        torch.testing.assert_close(found.log_partition[k], alone.log_partition)
+    assert not found.marginals["tag"][1, 2:].any()
+    mask = torch.tensor([True, True, False, False]).unsqueeze(-1)
+    pairs = FactorGraph(*(AtMostOne(tag[i]) for i in range(4)), Xor(tag[2:])).masked({"tag": mask})
+    whole = belief_propagation({"tag": scores["tag"][0]}, pairs)
+    listed = members(pairs, {"tag": scores["tag"][0]})
+    value, want = enumerated(scores["tag"][:1].flatten(1), listed)
+    torch.testing.assert_close(whole.log_partition, value[0])
+    torch.testing.assert_close(whole.marginals["tag"].flatten(), want[0])
+
+
+def test_large_sums():
+    """Many literals, and costs that are no whole numbers."""
+    x = Variables("x", (40,))
+    scores = draw(40)
+    found = belief_propagation({"x": scores}, FactorGraph(Budget(x, exactly=7)))
+    want = structmax.marginals(scores, structmax.Subset(7))
+    torch.testing.assert_close(found.marginals["x"], want)
+    costs = draw(9, seed=1).abs()
+    graph = FactorGraph(Knapsack(x[:9], costs=costs, capacity=2.0), x)
+    listed = torch.tensor(list(itertools.product((0.0, 1.0), repeat=9)), dtype=torch.float64)
+    value, want = enumerated(scores[:9], listed[listed @ costs <= 2.0])
+    found = belief_propagation({"x": scores}, graph)
+    torch.testing.assert_close(found.marginals["x"][:9], want)
+    torch.testing.assert_close(found.log_partition, value + torch.nn.functional.softplus(scores[9:]).sum())
+
+
+def test_dtypes_and_compilation():
+    grid = Grid(2)
+    scores = {name: t.float() for name, t in grid.scores(1.0, 2).items()}
+    found = belief_propagation(scores, grid.graph)
+    assert found.marginals["x"].dtype == found.log_partition.dtype == torch.float32
+    compiled = torch.compile(lambda s: belief_propagation(s, grid.graph).log_partition * 2, backend="eager")
+    torch.testing.assert_close(compiled(scores), found.log_partition * 2)
+
+
+def test_refusals():
+    x, step = Variables("x", (3, 2)), Variables("step", (2, 2))
+    scores = {"x": torch.zeros(3, 2)}
+    with pytest.raises(TypeError, match="`graph` should be a FactorGraph"):
+        belief_propagation(scores, structmax.LinearChain())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="`damping` should be"):
+        belief_propagation(scores, FactorGraph(Xor(x)), damping=1.0)
+    with pytest.raises(ValueError, match="`max_iter`"):
+        belief_propagation(scores, FactorGraph(Xor(x)), max_iter=0)
+    with pytest.raises(ValueError, match="`step` should be free"):
+        belief_propagation({**scores, "step": torch.zeros(2, 2)}, FactorGraph(Factor(structmax.LinearChain(), x, step)))
+    with pytest.raises(structmax.Refusal, match="permanent"):
+        belief_propagation(scores, FactorGraph(Factor(structmax.Matching(), x)))
+    many = Variables("many", (30,))
+    with pytest.raises(structmax.Refusal, match="different partial sums"):
+        belief_propagation(
+            {"many": torch.zeros(30)}, FactorGraph(Knapsack(many, costs=draw(30).abs(), capacity=100.0))
+        )
+    with pytest.raises(structmax.Refusal, match="belief_propagation"):
+        structmax.marginals(scores, FactorGraph(Xor(x)))  # type: ignore[arg-type]

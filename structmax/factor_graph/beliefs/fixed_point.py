@@ -32,7 +32,7 @@ class Effort:
 
 
 class Implicit(Function):
-    """s, with the derivative of the fixed point that it is; tensors have one batch dimension."""
+    """s (B, E), with the derivative of the fixed point that it is; all tensors have the batch in front."""
 
     @staticmethod
     def forward(ctx: Any, effort: Effort, step: Step, state: Tensor, *inputs: Tensor) -> Tensor:
@@ -72,14 +72,14 @@ def _solved(effort: Effort, step: Step, cotangent: Tensor, state: Tensor, inputs
     with torch.enable_grad():
         leaf = state.requires_grad_()
         out = step(leaf, *inputs)
-    g, size = cotangent, cotangent.abs().flatten(1).amax(1) if cotangent[0:1].numel() else cotangent.new_zeros(0)
-    if not size.numel() or not out.requires_grad:
-        return g
+    if not cotangent.numel() or not out.requires_grad:
+        return cotangent
+    g, size = cotangent, cotangent.abs().amax(1)
     running, missed = size > 0, size
     for _ in range(effort.max_iter):
         (moved,) = torch.autograd.grad(out, leaf, g, retain_graph=True, allow_unused=True)
         new = cotangent if moved is None else cotangent + moved
-        missed = torch.where(running, (new - g).abs().flatten(1).amax(1) / size, missed)
+        missed = torch.where(running, (new - g).abs().amax(1) / size, missed)
         g = torch.where(running.unsqueeze(-1), effort.mixed(new, g), g)
         running = running & ~(missed <= effort.tol)
         if not bool(running.any()):
