@@ -202,7 +202,9 @@ def test_conditions_of_the_bethe_approximation():
     degree = torch.tensor([[2.0, 3, 2], [3, 4, 3], [2, 3, 2]])
     energy = sum((scores[name] * found.marginals[name]).flatten(1).sum(1) for name in scores)
     alone = ((1 - degree) * (entropy(x) + entropy(1 - x))).flatten(1).sum(1)
-    torch.testing.assert_close(found.log_partition, energy + entropy(joint).flatten(1).sum(1) + alone, atol=1e-9, rtol=0)
+    torch.testing.assert_close(
+        found.log_partition, energy + entropy(joint).flatten(1).sum(1) + alone, atol=1e-9, rtol=0
+    )
 
 
 def test_weak_couplings_are_nearly_exact():
@@ -300,7 +302,9 @@ def test_batches_broadcast():
     wide = {"x": draw(2, 3, 2, 2), "down": scores["down"], "right": scores["right"]}
     found = belief_propagation(wide, grid.graph)
     assert found.marginals["down"].shape == (2, 3, 1, 2)
-    assert found.log_partition.shape == found.iterations.shape == found.converged.shape == found.residual.shape == (2, 3)
+    assert (
+        found.log_partition.shape == found.iterations.shape == found.converged.shape == found.residual.shape == (2, 3)
+    )
     empty = belief_propagation({**wide, "x": draw(0, 2, 2)}, grid.graph)
     assert empty.marginals["x"].shape == (0, 2, 2)
 
@@ -409,8 +413,6 @@ def test_refusals():
         belief_propagation(scores, FactorGraph(Factor(structmax.Matching(), x)))
     many = Variables("many", (30,))
     with pytest.raises(structmax.Refusal, match="different partial sums"):
-        belief_propagation(
-            {"many": torch.zeros(30)}, FactorGraph(Knapsack(many, costs=draw(30).abs(), capacity=100.0))
-        )
+        belief_propagation({"many": torch.zeros(30)}, FactorGraph(Knapsack(many, costs=draw(30).abs(), capacity=100.0)))
     with pytest.raises(structmax.Refusal, match="belief_propagation"):
         structmax.marginals(scores, FactorGraph(Xor(x)))  # type: ignore[arg-type]

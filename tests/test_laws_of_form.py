@@ -1,4 +1,4 @@
-"""`sinkhorn`, `FactorGraph`, `belief_propagation` and `Distribution` obey the laws of form that test_laws.py holds structures to."""
+"""`sinkhorn`, `FactorGraph`, beliefs and `Distribution` obey the laws of form that test_laws.py holds structures to."""
 
 import math
 from collections.abc import Callable

@@ -68,7 +68,7 @@ class Level(NamedTuple):
 class Tree(NamedTuple):
     levels: tuple[Level, ...]
     # how many literals there are, and places for them
-    count: int
+    literals: int
     width: int
     # (2,), the weights of off and on where there is a single literal
     single: Tensor
@@ -77,7 +77,7 @@ class Tree(NamedTuple):
         def moved(level: Level) -> Level:
             return Level(*(tuple(t.to(device) for t in pair) for pair in level))  # type: ignore[arg-type]
 
-        return Tree(tuple(map(moved, self.levels)), self.count, self.width, self.single.to(device))
+        return Tree(tuple(map(moved, self.levels)), self.literals, self.width, self.single.to(device))
 
 
 def grown(rule: Rule) -> Tree:
@@ -156,7 +156,7 @@ def rest(tree: Tree, on: Tensor, off: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return single[..., 1], single[..., 0], torch.logsumexp(single + torch.stack([off, on], -1), -1).squeeze(-1)
     leaves = torch.stack([off, on], -1)
     empty = torch.stack([torch.zeros_like(off[..., :1]), torch.full_like(on[..., :1], -CERTAIN)], -1)
-    inside = [torch.cat([leaves, empty.expand(*off.shape[:-1], tree.width - tree.count, 2)], -2)]
+    inside = [torch.cat([leaves, empty.expand(*off.shape[:-1], tree.width - tree.literals, 2)], -2)]
     for level in tree.levels:
         inside.append(_summed(inside[-1][..., ::2, :], inside[-1][..., 1::2, :], level.up))
     outside = torch.zeros_like(inside[-1])
@@ -164,5 +164,5 @@ def rest(tree: Tree, on: Tensor, off: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         left = _summed(nodes[..., 1::2, :], outside, level.left)
         right = _summed(nodes[..., ::2, :], outside, level.right)
         outside = torch.stack([left, right], -2).flatten(-3, -2)
-    outside = outside[..., : tree.count, :]
+    outside = outside[..., : tree.literals, :]
     return outside[..., 1], outside[..., 0], inside[-1].flatten(-2).squeeze(-1)

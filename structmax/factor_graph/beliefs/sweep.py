@@ -13,7 +13,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -79,7 +78,12 @@ class Sweep:
             return start.index_add(1, self.variable, each.to(start.dtype))
 
         total = summed(theta.masked_fill(barred, 0.0), soft)
-        return soft, total, summed(torch.zeros_like(barred, dtype=torch.int64), sure_on), summed(barred.long(), sure_off)
+        return (
+            soft,
+            total,
+            summed(torch.zeros_like(barred, dtype=torch.int64), sure_on),
+            summed(barred.long(), sure_off),
+        )
 
     def say(self, theta: Tensor, phi: Tensor, messages: Tensor) -> Said:
         """One sweep: all factors reply at once."""
