@@ -132,10 +132,19 @@ def test_gradients_of_trees(kind):
         gradients = [torch.autograd.grad(a[feasible], scores, cotangent, retain_graph=True)[0] for a in (answer, right)]
         torch.testing.assert_close(gradients[0][feasible], gradients[1][feasible], atol=1e-10, rtol=0)
         assert gradients[0].isfinite().all()
-    assert gradcheck(tree.ask_beliefs, scores.detach()[:2].requires_grad_(), fast_mode=True, check_forward_ad=True)
+    leaf = scores.detach()[:2].requires_grad_()
+    assert gradcheck(tree.ask_beliefs, leaf, fast_mode=True, check_forward_ad=True, check_undefined_grad=False)
 
 
-@pytest.mark.parametrize("kinds", [("or_out", "pair"), ("cube", "xor"), ("chain", "imply"), ("tree", "at_most_one")])
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("or_out", "pair"),
+        pytest.param(("cube", "xor"), marks=pytest.mark.thorough),
+        pytest.param(("chain", "imply"), marks=pytest.mark.thorough),
+        pytest.param(("tree", "at_most_one"), marks=pytest.mark.thorough),
+    ],
+)
 def test_second_derivatives(kinds):
     tree = first_feasible(kinds)
     scores = draw(1, tree.n + tree.m, seed=1).requires_grad_()
@@ -223,16 +232,22 @@ def test_weak_couplings_are_nearly_exact():
 
 def test_gradients_with_cycles():
     """The gradient of the log-partition is the marginals, and theirs is that of the fixed point."""
-    grid = Grid(3)
-    scores = [t.requires_grad_() for t in grid.scores(1.0, 2).values()]
+    grid = Grid(2)
+    names, scores = grid.graph.names, grid.scores(1.0, 2)
+    shapes = [scores[name].shape[1:] for name in names]
+    flat = torch.cat([scores[name].flatten(1) for name in names], 1).requires_grad_()
 
-    def ask(*tensors: Tensor) -> tuple[Tensor, ...]:
-        given = dict(zip(("x", "down", "right"), tensors, strict=True))
+    def ask(flat: Tensor) -> tuple[Tensor, Tensor]:
+        pieces = flat.split([math.prod(shape) for shape in shapes], 1)
+        given = {name: t.unflatten(1, shape) for name, t, shape in zip(names, pieces, shapes, strict=True)}
         found = belief_propagation(given, grid.graph, tol=1e-12)
-        return found.log_partition, *found.marginals.values()
+        return found.log_partition, torch.cat([found.marginals[name].flatten(1) for name in names], 1)
 
-    assert gradcheck(ask, scores, fast_mode=True, check_forward_ad=True)
-    assert gradgradcheck(ask, scores, fast_mode=True)
+    value, marginals = ask(flat)
+    (gradient,) = torch.autograd.grad(value.sum(), flat, retain_graph=True)
+    torch.testing.assert_close(gradient, marginals, atol=1e-10, rtol=0)
+    assert gradcheck(ask, flat, fast_mode=True, check_forward_ad=True, check_undefined_grad=False)
+    assert gradgradcheck(ask, flat, fast_mode=True)
 
 
 def test_structures_that_share_variables():
@@ -245,18 +260,30 @@ def test_structures_that_share_variables():
         *(Imply(arc[0, m], tag[m - 1, 1]) for m in range(1, 4)),
         Budget(tag[:, 1], at_most=2),
     )
-    names = {"arc": (4, 4), "tag": (3, 2), "step": (2, 2)}
-    scores = [draw(2, *shape, seed=k).requires_grad_() for k, shape in enumerate(names.values())]
 
-    def ask(*tensors: Tensor, damping: float = 0.0) -> tuple[Tensor, ...]:
-        found = belief_propagation(dict(zip(names, tensors, strict=True)), graph, tol=1e-12, damping=damping)
-        return found.log_partition, *found.marginals.values()
+    def ask(flat: Tensor, damping: float = 0.0) -> tuple[Tensor, Tensor]:
+        arcs, tags, steps = flat.split((16, 6, 4), -1)
+        scores = {
+            "arc": arcs.unflatten(-1, (4, 4)),
+            "tag": tags.unflatten(-1, (3, 2)),
+            "step": steps.unflatten(-1, (2, 2)),
+        }
+        found = belief_propagation(scores, graph, tol=1e-11, damping=damping)
+        assert bool(found.converged.all())
+        return found.log_partition, torch.cat([found.marginals[name].flatten(-2) for name in scores], -1)
 
-    for plain, damped in zip(ask(*scores), ask(*scores, damping=0.4), strict=True):
-        torch.testing.assert_close(plain, damped, atol=1e-10, rtol=0)
-    assert gradcheck(ask, scores, fast_mode=True)
-    _, marginals, *_ = ask(*scores)
-    torch.testing.assert_close(marginals[:, :, 1:].sum(1), torch.ones(2, 3, dtype=torch.float64))
+    scores = 0.5 * draw(2, 26)
+    value, marginals = ask(scores.requires_grad_())
+    for plain, damped in zip((value, marginals), ask(scores, 0.3), strict=True):
+        torch.testing.assert_close(plain, damped, atol=1e-9, rtol=0)
+    heads = marginals[:, :16].unflatten(-1, (4, 4))[:, :, 1:].sum(1)
+    torch.testing.assert_close(heads, torch.ones_like(heads))
+    for answer in (value, marginals):
+        cotangent, direction = draw(*answer.shape, seed=1), draw(2, 26, seed=2)
+        (gradient,) = torch.autograd.grad(answer, scores, cotangent, retain_graph=True)
+        here = [ask(scores.detach() + h * direction)[answer is marginals] for h in (1e-4, -1e-4)]
+        slope = (cotangent * (here[0] - here[1])).sum() / 2e-4
+        torch.testing.assert_close((gradient * direction).sum(), slope, atol=1e-6, rtol=0)
 
 
 # ---------------------------------------------------------------- what it says of itself
@@ -389,11 +416,12 @@ def test_large_sums():
     torch.testing.assert_close(found.log_partition, value + torch.nn.functional.softplus(scores[9:]).sum())
 
 
-def test_dtypes_and_compilation():
+@pytest.mark.thorough
+def test_compilation():
+    """torch.compile breaks the graph, and what comes after is compiled again."""
     grid = Grid(2)
-    scores = {name: t.float() for name, t in grid.scores(1.0, 2).items()}
+    scores = grid.scores(1.0, 2)
     found = belief_propagation(scores, grid.graph)
-    assert found.marginals["x"].dtype == found.log_partition.dtype == torch.float32
     compiled = torch.compile(lambda s: belief_propagation(s, grid.graph).log_partition * 2, backend="eager")
     torch.testing.assert_close(compiled(scores), found.log_partition * 2)
 
