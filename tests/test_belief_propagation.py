@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from relaxations import LOGIC, STRUCTURES, TABLES, One, RandomGraph, sizes
+from test_factor_graph_laws import FACTORS, as_graph
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
@@ -160,6 +161,33 @@ def test_third_derivatives_are_refused():
         total = gradient.pow(2).sum()
     with pytest.raises(structmax.Refusal, match="up to the second"):
         torch.autograd.grad(total, scores)
+
+
+def tractable() -> list[str]:
+    """Structures with marginals whose part tensors are either used once or free."""
+    found = []
+    for name, case in FACTORS.items():
+        structure, tensors = case.structure, case.scores()
+        regularised = structure.regularised or structure.names
+        pairs = zip(structure.names, structure.counts(tensors), strict=False)
+        if "marginals" not in structure.intractable and not any(c and name in regularised for name, c in pairs):
+            found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("name", tractable())
+def test_every_structure(name):
+    """A structure alone has its own log-partition and marginals, for a batch with its fields for each instance."""
+    case = FACTORS[name]
+    structure, tensors = case.structure, case.scores()
+    scores = dict(zip(structure.names, tensors, strict=False))
+    batch = len(structure.batch_shape(structure.parts(tensors)))
+    found = belief_propagation(scores, as_graph(structure, scores, batch))
+    assert bool(found.converged.all())
+    torch.testing.assert_close(found.log_partition, structmax.log_partition(structure.parts(tensors), structure))
+    want = structure.tensors(structmax.marginals(structure.parts(tensors), structure))
+    for key, right in zip(scores, want, strict=True):
+        torch.testing.assert_close(found.marginals[key], right, atol=1e-10, rtol=0)
 
 
 # ---------------------------------------------------------------- graphs with cycles

@@ -186,7 +186,7 @@ class StructureGroup(AbstractGroup):
         messages = _message(found[:, :count], soft, former.squeeze(1).detach())
         against = _against(found[:, :count], soft)
         sizes = given.detach().nan_to_num(neginf=0.0).abs()
-        spread = 2 * (sizes.sum(-1) - (sizes[:, :count] * against).sum(-1)) + structure.log_bound(problem.scores)
+        spread = 2 * (sizes.sum(-1) - (sizes[:, :count] * against).sum(-1)) + sizes.shape[-1] * math.log(2)
         proven = against & (soft.abs() > spread.unsqueeze(-1) - UNDERFLOW)
         messages = torch.where(proven, -CERTAIN * soft.sign(), messages)
         messages = messages.masked_fill(sure, 0.0).masked_fill(~asked.exists, -CERTAIN)
