@@ -28,6 +28,7 @@ from structmax.estimators.gumbel_sinkhorn import gumbel_sinkhorn
 from structmax.estimators.perturbed import perturbed_value
 from structmax.estimators.surrogate import surrogate
 from structmax.factor_graph import FactorGraph
+from structmax.factor_graph.beliefs import Beliefs, belief_propagation
 from structmax.loading import loading_seconds
 from structmax.losses import (
     crf_loss,
@@ -96,6 +97,7 @@ __all__ = [
     "PCFG",
     "AbstractStructure",
     "Barycentre",
+    "Beliefs",
     "BinaryTree",
     "Bits",
     "Diagnosis",
@@ -123,6 +125,7 @@ __all__ = [
     "TopK",
     "TopKSparseMAP",
     "argmax",
+    "belief_propagation",
     "budget",
     "crf_loss",
     "cross_entropy",

@@ -1,4 +1,4 @@
-"""`sinkhorn`, `FactorGraph` and `Distribution` obey the laws of form that test_laws.py holds structures to."""
+"""`sinkhorn`, `FactorGraph`, beliefs and `Distribution` obey the laws of form that test_laws.py holds structures to."""
 
 import math
 from collections.abc import Callable
@@ -54,10 +54,20 @@ def of_graph(graph: structmax.FactorGraph, mask: Tensor | None = None) -> Callab
     return ask
 
 
+def of_beliefs(graph: structmax.FactorGraph, mask: Tensor | None = None) -> Callable[[Tensor], tuple[Tensor, ...]]:
+    def ask(scores: Tensor) -> tuple[Tensor, ...]:
+        masked = graph if mask is None else graph.masked({"x": mask})
+        found = structmax.belief_propagation({"x": scores}, masked)
+        return found.marginals["x"], found.log_partition
+
+    return ask
+
+
 SQUARE = structmax.factors.Variables("x", (3, 3))
 LINES = structmax.FactorGraph(*(structmax.factors.Xor(line) for i in range(3) for line in (SQUARE[i], SQUARE[:, i])))
 ROW = structmax.factors.Variables("x", (4,))
 LOGIC = structmax.FactorGraph(structmax.factors.Budget(ROW, at_most=2), structmax.factors.OrOut(ROW[0], ROW[1], ROW[2]))
+CHOICE = structmax.FactorGraph(structmax.factors.Xor(ROW[:3]), structmax.factors.Imply(ROW[1], ROW[3]))
 LAST = ((2, 0), (2, 1), (2, 2), (0, 2), (1, 2))
 SUBJECTS = {
     "sinkhorn": Subject(of_sinkhorn(structmax.Matching()), (3, 3)),
@@ -71,6 +81,9 @@ SUBJECTS = {
     "factor graph with a mask": Subject(
         of_graph(LOGIC, torch.tensor([True, True, True, False])), (4,), padding=((3,),)
     ),
+    "beliefs": Subject(of_beliefs(CHOICE), (4,)),
+    "beliefs with a cycle": Subject(of_beliefs(LOGIC), (4,)),
+    "beliefs with a mask": Subject(of_beliefs(LOGIC, torch.tensor([True, True, True, False])), (4,), padding=((3,),)),
     "distribution over one of n": Subject(of_distribution(structmax.Simplex()), (4,), 2),
     "distribution over trees": Subject(
         of_distribution(structmax.SpanningTree(torch.tensor(2), single_root=True)),

@@ -21,7 +21,10 @@ from structmax.factor_graph.search import Best
 from structmax.factor_graph.variables import Variables
 from structmax.problem import Problem
 
-SUMS = "sums over the members of a graph that has cycles are out of reach. Try `sparsemap`, or `perturb_and_map`."
+SUMS = (
+    "sums over the members of a graph that has cycles are out of reach. Try `belief_propagation`, which is exact on "
+    "trees, `sparsemap`, or `perturb_and_map`."
+)
 STEPS = "a graph has no recursion whose maxima could be smoothed. Try `sparsemap`, which smooths the maximum over it."
 ORDER = "the search for a best structure finds one alone. Try `argmax`, or `perturb_and_map` for several."
 
