@@ -6,17 +6,21 @@ Unlike `structmax.log_prob` of a `ShiftReduce`, which is normalised once over al
 what was built before. Actions are parts, as everywhere: (…, 2) for [shift, reduce], zeros where nothing is left to do.
 
 Where θ_t does depend on the past, hold a `Transitions` and choose a step at a time with `greedy`, `sample`,
-`straight_through` or `gumbel`; if the scores of all steps are known in advance, use a `Policy`.
+`straight_through` or `gumbel`; if the scores of all steps are known in advance, use a `Policy`. What a beam search has
+found, its own or yours, becomes a layer by `straight_through_beam`.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from structmax import check
+from structmax.mappings.entmax import entmax
 from structmax.numerics.noise import gumbel_like
+from structmax.parts import scaled
 from structmax.questions.topk import TopK
 from structmax.structures.shift_reduce import REDUCE, SHIFT, ShiftReduce, possible
 
@@ -187,6 +191,52 @@ def _noisy(scores: Tensor, allowed: Tensor, generator: torch.Generator | None) -
 
 
 # ---------------------------------------------------------------- all steps
+
+
+def straight_through_beam(beam: tuple[Any, Tensor], *, alpha: float = 1.0, temperature: float = 1.0) -> Any:
+    """The best structure of a beam, with the gradient of the mean of all of them.
+
+        forward  y_1          backward  as if it were Σ_k p_k y_k,  p = entmax_α(values / temperature) over the beam
+
+    A beam that has every structure, with their scores as values, gives the gradient of
+    `StraightThrough(Entropy(temperature))`. A narrow one replaces the sum over all structures, which few searches have.
+
+    Args:
+        beam: parts y (k, …), a tensor or a tuple of tensors, and their values (k, batch), best first, −inf where there
+            is none: what `Policy.beam`, `structmax.topk`, `structmax.smoothed_topk` or your own search returns. The
+            gradient goes to the values.
+        alpha: 1 for the softmax, 2 for the sparsemax, which leaves out what is far from the best.
+        temperature: > 0.
+
+    Returns:
+        y_1, with shapes and names of the parts without k; zeros where nothing was found.
+
+    Examples:
+        >>> import torch, structmax
+        >>> from structmax.incremental import Policy, straight_through_beam
+        >>> scores = torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]], requires_grad=True)
+        >>> actions = straight_through_beam(Policy(scores).beam(2))
+        >>> structmax.ShiftReduce().decode(actions)
+        tensor([0, 0, 1, 0, 1])
+        >>> actions[2, 1].backward()
+        >>> scores.grad[2]
+        tensor([-0.1966,  0.1966])
+
+    Reference: Bengio, Léonard & Courville 2013, https://arxiv.org/abs/1308.3432.
+    """
+    parts, values = beam
+    check.positive("temperature", temperature)
+    p = entmax(values / temperature, alpha, 0)
+    moved = p - p.detach()
+
+    def best(y: Tensor) -> Tensor:
+        (weighted,) = scaled(moved, (y,))
+        return y[0] + weighted.sum(0)
+
+    if isinstance(parts, Tensor):
+        return best(parts)
+    tensors = (None if y is None else best(y) for y in parts)
+    return type(parts)(*tensors) if hasattr(parts, "_fields") else tuple(tensors)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,16 @@ import pytest
 import torch
 
 import structmax
-from structmax.incremental import Policy, Transitions, greedy, gumbel, log_probs, sample, straight_through
+from structmax.incremental import (
+    Policy,
+    Transitions,
+    greedy,
+    gumbel,
+    log_probs,
+    sample,
+    straight_through,
+    straight_through_beam,
+)
 
 LENGTHS = torch.tensor([[4, 2, 1], [0, 3, 4]])
 
@@ -185,6 +194,88 @@ def test_whole_sequences_by_any_chooser():
     assert slope.any()
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize(
+    ("structure", "shape"), [(structmax.ShiftReduce(), (7, 2)), (structmax.ProjectiveTree(single_root=True), (4, 4))]
+)
+def test_a_beam_of_all_is_the_straight_through_of_the_entropy(structure, shape, temperature):
+    """Globally normalised: the values are the scores of all structures."""
+    g = torch.Generator().manual_seed(0)
+    scores = torch.randn(3, *shape, generator=g, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(3, *shape, generator=g, dtype=torch.float64)
+    every = structure.enumerate(scores[0].detach())
+    # what no structure has is padding
+    weights = weights * every.amax(0)
+    estimator = structmax.estimators.StraightThrough(structmax.omega.Entropy(temperature))
+    for k in (len(every), len(every) + 3):
+        found = straight_through_beam(structmax.topk(scores, structure, k), temperature=temperature)
+        wanted = structmax.surrogate(scores, structure, estimator)
+        assert torch.equal(found, wanted)
+        slopes = [torch.autograd.grad((z * weights).sum(), scores)[0] for z in (found, wanted)]
+        torch.testing.assert_close(*slopes, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+@pytest.mark.parametrize("k", [2, 9])
+def test_the_gradient_of_a_beam_is_that_of_its_mean(k, alpha):
+    """By hand over the sequences that the beam has found, all of them for a wide one; and by finite differences."""
+    of = policy()
+    of.scores.requires_grad_()
+    beam = of.beam(k)
+    found = straight_through_beam(beam, alpha=alpha, temperature=0.7)
+    assert torch.equal(found, beam.parts[0])
+    weights = torch.randn(found.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    (slope,) = torch.autograd.grad((found * weights).sum(), of.scores)
+    wanted = torch.zeros_like(slope)
+    for at, every, _ in derivations(of):
+        kept = beam.parts[(slice(None), *at)][~beam.values[(slice(None), *at)].isneginf()]
+        assert k < 5 or len(kept) == len(every)
+        one = of.scores[at].detach().requires_grad_()
+        values = Policy(one, of.lengths[at]).log_prob(kept)
+        mean = (structmax.entmax(values / 0.7, alpha)[:, None, None] * kept).sum(0)
+        (wanted[at],) = torch.autograd.grad((mean * weights[at]).sum(), one)
+    assert slope.isfinite().all()
+    assert slope.abs().sum() > 0.1
+    torch.testing.assert_close(slope, wanted)
+
+
+def test_the_backward_rule_of_a_beam():
+    """gradcheck of the mean whose derivative is taken, which the values and constant parts alone decide."""
+    g = torch.Generator().manual_seed(0)
+    parts = (torch.rand(4, 3, 5, generator=g, dtype=torch.float64) < 0.5).double()
+    values = torch.randn(4, 3, generator=g, dtype=torch.float64, requires_grad=True)
+    cotangent = torch.randn(3, 5, generator=g, dtype=torch.float64)
+
+    def mean(values):
+        return (structmax.softmax(values / 0.5, 0).unsqueeze(-1) * parts).sum(0)
+
+    assert torch.autograd.gradcheck(mean, values)
+    (wanted,) = torch.autograd.grad(mean(values), values, cotangent)
+    (found,) = torch.autograd.grad(straight_through_beam((parts, values), temperature=0.5), values, cotangent)
+    torch.testing.assert_close(found, wanted)
+
+
+def test_a_beam_of_several_part_tensors_and_of_nothing():
+    chain = structmax.LinearChain()
+    unary = torch.zeros(2, 3, 2, requires_grad=True)
+    forbidden = torch.stack([torch.zeros(3, 2), torch.full((3, 2), -torch.inf)])
+    z = straight_through_beam(structmax.topk(chain.Parts(unary + forbidden, torch.zeros(2, 2)), chain, 9))
+    assert type(z) is chain.Parts
+    assert z.unary.shape == (2, 3, 2)
+    assert z.unary.sum((1, 2)).tolist() == [3, 0]
+    z.unary[0, 0, 0].backward()
+    assert unary.grad[0].any()
+    assert not unary.grad[1].any()
+
+
+def test_a_stack_machine_learns_through_a_beam():
+    spinn, leaves = structmax.nn.Spinn(3, 4), torch.randn(2, 4, 3)
+    scores = spinn(leaves).scores
+    actions = straight_through_beam(Policy(scores).beam(3))
+    spinn(leaves, transitions=actions).root.sum().backward()
+    assert spinn.score.weight.grad.any()
+
+
 def test_nobody_there():
     of = Policy(torch.zeros(0, 5, 2))
     assert of.greedy().shape == of.sample().shape == (0, 5, 2)
@@ -208,6 +299,7 @@ def test_not_a_number_stays_in_its_instance():
         (lambda: Transitions(torch.tensor([1.5])), TypeError, "`lengths` should be an integer tensor"),
         (lambda: Transitions(3).step(torch.tensor([0.0, 1.0])), ValueError, "reduces fewer than two trees. Try"),
         (lambda: log_probs(torch.zeros(2), torch.ones(2)), TypeError, "`allowed` should be a bool tensor"),
+        (lambda: straight_through_beam(Policy(torch.zeros(5, 2)).beam(2), temperature=0), ValueError, "`temperature`"),
         (
             lambda: straight_through(torch.zeros(2), torch.ones(2, dtype=torch.bool), temperature=0.0),
             ValueError,
