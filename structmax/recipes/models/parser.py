@@ -79,7 +79,8 @@ class Parser(nn.Module):
         super().__init__()
         self.words = words
         self.arcs = structmax.nn.Biaffine(words.output_size, hidden_size, dropout=dropout)
-        self.labels = ArcLabels(words.output_size, hidden_size, labels, dropout=dropout) if labels else None
+        if labels:
+            self.labels = ArcLabels(words.output_size, hidden_size, labels, dropout=dropout)
 
     def forward(
         self, words: Tensor, lengths: Tensor, spellings: Tensor | None = None, tags: Tensor | None = None
