@@ -51,7 +51,7 @@ class Config(Settings):
     train_file: str = option("", "CoNLL-U file to train on; without one, sentences are generated")
     valid_file: str = option("", "CoNLL-U file that chooses the best checkpoint")
     test_file: str = option("", "CoNLL-U file to test on")
-    train_size: int = option(2000, "number of sentences to generate for training, if no file is given")
+    train_size: int = option(500, "number of sentences to generate for training, if no file is given")
     word_size: int = option(100, "size of the vectors of words")
     tag_size: int = option(25, "size of the vectors of parts of speech; 0 for none")
     character_size: int = option(50, "size of the vectors of spellings, an even number; 0 for none")
@@ -60,7 +60,7 @@ class Config(Settings):
     hidden_size: int = option(100, "size of the vectors of heads and of dependents")
     dropout: float = option(0.33, "share of features that training leaves out")
     word_dropout: float = option(0.25, "share of words that training takes for unknown ones")
-    epochs: int = option(10, "passes over the training data")
+    epochs: int = option(20, "passes over the training data")
     batch_size: int = option(16, "number of instances in a step, over all processes together")
     learning_rate: float = option(2e-3, "highest learning rate of the optimiser")
     schedule: Literal["constant", "cosine", "linear"] = option(
@@ -127,7 +127,7 @@ class Recipe(Task[Config]):
         if config.train_file:
             train, valid, test = (conllu.read(getattr(config, name)) for name in FILES)
         else:
-            valid = grammar.generate(500, VALID_SEED)
+            valid = grammar.generate(300, VALID_SEED)
             test = grammar.generate(1000, TEST_SEED, without=valid)
             train = grammar.generate(config.train_size, config.seed, without=[*valid, *test])
         self.known = treebank.Vocabularies.of(train, [*valid, *test])
