@@ -58,7 +58,7 @@ class Config(Settings):
     size: int = option(125, "size of the states of the LSTM in each direction")
     layers: int = option(2, "number of layers of the LSTM")
     hidden_size: int = option(100, "size of the vectors of heads and of dependents")
-    dropout: float = option(0.33, "share of features that training leaves out")
+    dropout: float = option(0.0, "share of features that training leaves out; more leaves more trees")
     word_dropout: float = option(0.25, "share of words that training takes for unknown ones")
     epochs: int = option(20, "passes over the training data")
     batch_size: int = option(16, "number of instances in a step, over all processes together")
@@ -70,11 +70,11 @@ class Config(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = [name for name in FILES if getattr(self, name)]
-        if given and len(given) < len(FILES):
+        missing = [name for name in FILES if not getattr(self, name)]
+        if 0 < len(missing) < len(FILES):
             raise ValueError(
-                f"`train_file`, `valid_file` and `test_file` should be given together, but only {' and '.join(given)} "
-                "is there. Try another part of the treebank: nothing is held out of a file."
+                "`train_file`, `valid_file` and `test_file` should be given together, but there is no "
+                f"{' and no '.join(missing)}. Try other parts of the treebank: nothing is held out of a file."
             )
         if self.character_size % 2:
             raise ValueError(f"`character_size` should be even, but is {self.character_size}.")
@@ -111,7 +111,7 @@ class Model(Parser):
 class Recipe(Task[Config]):
     model: Model
     best = "uas"
-    shown = ("loss", "uas", "support")
+    shown = ("loss", "support")
     meanings = {
         "uas": "unlabelled attachment score: words with the right head",
         "las": "labelled attachment score: words with the right head and label",
@@ -154,8 +154,10 @@ class Recipe(Task[Config]):
         # Of these trees, the one with most of the right arcs: the right one, unless it has crossing arcs or more roots.
         target = structmax.argmax(trees.encode(batch.heads), trees)
         loss, metrics = arc_loss(self.config, arcs, trees, target)
-        labels = self.model.labels(words, batch.heads)[batch.inside]
-        named = nn.functional.cross_entropy(labels, batch.labels[batch.inside], reduction="sum") / len(batch)
+        labels = self.model.labels(words, batch.heads).flatten(0, 1)
+        named = nn.functional.cross_entropy(
+            labels, batch.labels.flatten(), ignore_index=text.Vocabulary.PADDING, reduction="sum"
+        ) / len(batch)
         yield loss + named, {"arc_loss": loss.detach(), "label_loss": named.detach(), **metrics}
 
     def evaluate(self, split: str) -> dict[str, float]:
@@ -174,12 +176,12 @@ class Recipe(Task[Config]):
             measured = torch.stack([batch.inside, right, right & (labels == batch.labels)])
             counts += torch.stack([measured, measured & (batch.tags != self.punctuation)]).sum((-1, -2))
             scored.append((arcs, batch.lengths))
-        (words, uas, las), (others, uas_words, las_words) = counts.tolist()
+        (count, uas, las), (others, uas_words, las_words) = counts.tolist()
         speed = len(data) / (_clock() - began)
         support = torch.cat([self._sparsemap(arcs, lengths).counts for arcs, lengths in scored]).float()
         return {
-            "uas": uas / words,
-            "las": las / words,
+            "uas": uas / count,
+            "las": las / count,
             "uas_words": uas_words / max(others, 1),
             "las_words": las_words / max(others, 1),
             "support": support.mean().item(),
