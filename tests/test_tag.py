@@ -94,37 +94,51 @@ def test_faults_are_what_the_constraints_forbid():
         assert (columns.fault([labels[tag] for tag in y]) is None) == (allowed == 0)
 
 
-def by_cues(words):
-    """The tags that follow from cues: names are runs of words with capitals, or of such words and an `of`."""
-    known = {word for line in (*names.BEFORE, *names.AFTER) for word in line.split()}
-    known |= {cue for cues in names.CUES.values() for cue in itertools.chain(*cues)}
-    name = [word[0].isupper() and word not in known for word in words]
-    for place in range(1, len(words) - 1):
-        name[place] |= words[place] == names.JOINT and name[place - 1] and name[place + 1]
-    starts = [place for place in range(len(words)) if name[place] and not (place and name[place - 1])]
-    spans = []
-    for first in starts:
-        last = first + name[first:].index(False) - 1
-        (kind,) = {
-            kind
-            for kind, (before, after) in names.CUES.items()
-            if words[first - 1] in before or words[last + 1] in after
-        }
-        spans.append((first, last, kind))
-    return columns.iobes(len(words), spans)
+def runs(sentence):
+    """Spans that stand side by side, together."""
+    found = []
+    for place, tag in enumerate(sentence.tags):
+        if tag[0] in "BS":
+            beside = bool(found) and found[-1][-1][1] == place - 1
+            found = found if beside else [*found, []]
+            found[-1].append((place, place, tag[2:]))
+        elif tag != "O":
+            first, _, kind = found[-1][-1]
+            found[-1][-1] = (first, place, kind)
+    return found
 
 
 def test_cues_settle_the_types_of_generated_names():
+    of_cue = [{cue: kind for kind, cues in names.CUES.items() for cue in cues[side]} for side in (0, 1)]
     found = names.generate(500, seed=0, unsettled=0.0)
-    assert all(by_cues(sentence.words) == sentence.tags for sentence in found)
-    assert found == names.generate(500, seed=0, unsettled=0.0)
-    assert found != names.generate(500, seed=1, unsettled=0.0)
-    # words alone do not settle them
+    sizes = {1: 0, 2: 0}
+    for words, beside in ((sentence.words, beside) for sentence in found for beside in runs(sentence)):
+        (first, _, opening), (_, last, closing) = beside[0], beside[-1]
+        cues = {(side, of_cue[side].get(words[place])) for side, place in ((0, first - 1), (1, last + 1))}
+        told = {cue for cue in cues if cue[1] is not None}
+        if len(beside) == 2:
+            assert told == {(0, opening), (1, closing)}
+            assert opening != closing
+        else:
+            assert told in ({(0, opening)}, {(1, opening)})
+        sizes[len(beside)] += 1
+    assert min(sizes.values()) > 300
+
+
+def test_words_alone_do_not_settle_the_types():
+    found = names.generate(500, seed=0)
+    assert found == names.generate(500, seed=0)
+    assert found != names.generate(500, seed=1)
     kinds = {}
     for sentence in found:
+        assert columns.fault(sentence.tags) is None
         for word, tag in zip(sentence.words, sentence.tags, strict=True):
             kinds.setdefault(word, set()).add(tag[2:])
-    assert sum(len(types - {""}) > 1 for types in kinds.values()) > 300
+            # a name is a word with a capital that is nowhere else
+            assert tag == "O" or word.istitle()
+    types = [found for found in kinds.values() if found != {""}]
+    assert all("" not in found for found in types)
+    assert sum(len(found) > 1 for found in types) > 200
 
 
 def trained(steps=2, **settings):

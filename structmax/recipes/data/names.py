@@ -1,11 +1,12 @@
 """Sentences about persons, places and companies with invented names, whose types are known.
 
-A name is one to four invented words with capital letters, sometimes with an `of` before the last. Any word can be part
-of a name of any type. Most are more often in one than in others, but the word before the name or the one after it, a
-cue, settles its type. Some names have no cue, and their own words are all there is to go by.
+A name is one to three invented words with capital letters. Any word can be part of a name of any type, but most words
+are more often in one than in the others. Cues tell more: the word before the first of the names that stand side by side
+has the first one's type, the word after the last has the last one's. Where one name ends and the next begins, their
+words alone can tell, and some names have no cue.
 
-    we met Dr Tolven Mara on Monday , and Kesh harbour froze .
-           O  B-PER  E-PER O O      O O   S-LOC O      O     O
+    we heard of Dr Tolven Mara Kesh harbour again , and yesterday Lumi said once .
+    O  O     O  O  B-PER E-PER S-LOC O      O     O O   O         S-PER O   O    O
 """
 
 import random
@@ -27,32 +28,30 @@ CUES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("said", "laughed", "resigned", "sings", "married", "slept"),
     ),
 }
-BEFORE = (
+OPENINGS = (
     "we heard of",
     "they talked about",
     "yesterday",
     "nobody knows",
     "on Monday",
     "in short ,",
-    "today The Times on",
+    "so The Times on",
 )
-AFTER = ("again", "last week", "on Friday", "and more", "as usual", "once", "Sunday night")
+ENDINGS = ("again", "last week", "on Friday", "and more", "as usual", "once", "Sunday night")
 BETWEEN = (", and", "while", "but", ";")
 SYLLABLES = ("ka", "ro", "mi", "tol", "ven", "lu", "sha", "ber", "don", "ri", "pes", "ga", "nor", "il", "ty", "fen")
-# a word that names may have before the last, and that is also found elsewhere
-JOINT = "of"
-# How many words names are made of, how often a word is in a name of its own type, how many names of several words are
-# joined, and how many have no cue.
-POOL, OWN, JOINED, UNSETTLED = 600, 0.6, 0.2, 0.3
+# How many words names are made of, how often a word is in a name of its own type, how often two names stand side by
+# side, and how many cues are left out.
+POOL, OWN, NEIGHBOURS, UNSETTLED = 600, 0.7, 0.5, 0.15
 
 
 def generate(number: int, seed: int, unsettled: float = UNSETTLED) -> list[Sentence]:
-    """So many sentences of about 12 words.
+    """So many sentences of about 13 words.
 
     Args:
         number: of sentences.
         seed: of all choices but the words of names, which are the same for all seeds.
-        unsettled: the share of names without a cue.
+        unsettled: the share of cues that are left out.
     """
     draw, pool = random.Random(seed), _pool()
     return [_sentence(draw, pool, unsettled) for _ in range(number)]
@@ -74,29 +73,29 @@ def _sentence(draw: random.Random, pool: dict[str, list[str]], unsettled: float)
     for clause in range(draw.randint(1, 2)):
         if clause:
             words += draw.choice(BETWEEN).split()
-        kind = draw.choice(list(CUES))
-        first, last = _cues(draw, kind, unsettled)
-        words += [*draw.choice(BEFORE).split(), *first]
-        name = _name(draw, pool, kind)
-        spans.append((len(words), len(words) + len(name) - 1, kind))
-        words += [*name, *last, *draw.choice(AFTER).split()]
+        kinds = draw.sample(list(CUES), 2 if draw.random() < NEIGHBOURS else 1)
+        words += draw.choice(OPENINGS).split()
+        # a single name has one cue, before it or after it
+        sides = (True, True) if len(kinds) == 2 else draw.choice(((True, False), (False, True)))
+        if sides[0]:
+            words += _cue(draw, CUES[kinds[0]][0], unsettled)
+        for kind in kinds:
+            name = _name(draw, pool, kind)
+            spans.append((len(words), len(words) + len(name) - 1, kind))
+            words += name
+        if sides[1]:
+            words += _cue(draw, CUES[kinds[-1]][1], unsettled)
+        words += draw.choice(ENDINGS).split()
     words.append(".")
     return Sentence(tuple(words), iobes(len(words), spans))
 
 
 def _name(draw: random.Random, pool: dict[str, list[str]], kind: str) -> list[str]:
-    """Mostly words of this type; long names may have a short word in the middle."""
-    size = draw.choices((1, 2, 3, 4), (2, 3, 2, 1))[0]
-    words = [draw.choice(pool[kind if draw.random() < OWN else draw.choice(list(pool))]) for _ in range(size)]
-    return [*words[:-1], JOINT, words[-1]] if size > 1 and draw.random() < JOINED else words
+    """Mostly words of this type."""
+    size = draw.choices((1, 2, 3), (2, 3, 2))[0]
+    return [draw.choice(pool[kind if draw.random() < OWN else draw.choice(list(pool))]) for _ in range(size)]
 
 
-def _cues(draw: random.Random, kind: str, unsettled: float) -> tuple[list[str], list[str]]:
-    """Words before the name and after it, of which at most one is a cue."""
-    if draw.random() < unsettled:
-        return [], []
-    behind = draw.random() < 0.5
-    cues = CUES[kind][behind]
-    # a cue is half as frequent as the one listed before it
-    cue = draw.choices(cues, [2.0**-rank for rank in range(len(cues))])[0]
-    return ([], [cue]) if behind else ([cue], [])
+def _cue(draw: random.Random, cues: tuple[str, ...], unsettled: float) -> list[str]:
+    """One of the cues, each half as often as the one listed before it, or none."""
+    return [] if draw.random() < unsettled else draw.choices(cues, [2.0**-rank for rank in range(len(cues))])
