@@ -55,7 +55,13 @@ from structmax.questions.log_partition import log_partition, marginals
 from structmax.questions.max_marginals import max_marginals
 from structmax.questions.perturb import perturb_and_map
 from structmax.questions.sample import Drawn, sample, sample_without_replacement
-from structmax.questions.smoothed import smoothed, smoothed_log_prob, smoothed_marginals, smoothed_sample
+from structmax.questions.smoothed import (
+    smoothed,
+    smoothed_log_prob,
+    smoothed_marginals,
+    smoothed_sample,
+    smoothed_topk,
+)
 from structmax.questions.sparse_marginals import sparse_marginals
 from structmax.questions.sparsemap import Relaxed, SparseMAP, sparsemap
 from structmax.questions.topk import TopK, topk
@@ -171,6 +177,7 @@ __all__ = [
     "smoothed_marginals",
     "smoothed_max",
     "smoothed_sample",
+    "smoothed_topk",
     "soft_dtw",
     "soft_dtw_alignment",
     "soft_dtw_barycentre",

@@ -20,6 +20,7 @@ leading dimension B. Fields of the structure arrive as keywords.
 | `sample_without_replacement` | `noise` | parts (B, S, …), all distinct, and their log-probabilities (B, S) |
 | `given_log_partition` … | `required` (parts) | the same over the structures that have all required parts |
 | `smoothed` … | `alpha`, `gamma` | the recursion with max_Ω: value, its gradient, walks and their probabilities |
+| `smoothed_topk` | `alpha`, `gamma`, `k` | log-probabilities (B, k) and parts (B, k, …) of its most probable walks |
 | `project` | | the nearest point of conv(Y), argmin ½‖μ − θ‖²: parts, exactly 0 outside the support |
 | `project_jvp` | `tangent` | its Jacobian, symmetric, at the point it returned (in place of the scores), times it |
 | `relax` | `max_iter`, `tol` | best point of a relaxation: value, parts, iterations, converged, gap, residuals, state |
@@ -74,6 +75,7 @@ RETURNS: dict[str, tuple[str, ...]] = {
     "smoothed_and_marginals": ("value", "parts"),
     "smoothed_marginals_jvp": ("parts",),
     "smoothed_sample": ("parts[noise]",),
+    "smoothed_topk": ("value[k]", "parts[k]"),
     "smoothed_log_prob": ("value",),
     "smoothed_log_prob_pullback": ("parts",),
     "project": ("parts",),

@@ -65,7 +65,7 @@ def _examples(room: str, x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], d
 def _extras(name: str, scores: tuple[Tensor, ...]) -> dict[str, Any]:
     """What the question adds to the fields, for an example."""
     first, size = scores[0], sum(tensor[0].numel() for tensor in scores)
-    extras: dict[str, Any] = {"k": 2} if name == "topk" else {}
+    extras: dict[str, Any] = {"k": 2} if name in ("topk", "smoothed_topk") else {}
     if "sample" in name:
         # a number for each part: no structure needs more
         extras["noise"] = first.new_zeros(len(first), 1, size)

@@ -186,6 +186,68 @@ def test_sparse_support(name):
         torch.testing.assert_close(one, other)
 
 
+EXACT = [
+    structmax.estimators.Enumerate(),
+    structmax.estimators.SparseTopK(16),
+    structmax.estimators.SparseSupport(0.5),
+]
+
+
+@pytest.mark.parametrize("estimator", EXACT, ids=repr)
+@pytest.mark.parametrize("name", CASES)
+def test_the_mean_of_the_log_probability_is_the_entropy(name, estimator):
+    structure, scores, _ = problem(name)
+    leaves = [t.requires_grad_() for t in scores]
+    at = structure.parts(scores)
+    result = structmax.expect(lambda y, index, log_prob: -log_prob, at, structure, estimator, with_log_prob=True)
+    entropy = result.entropy
+    torch.testing.assert_close(result.value, entropy)
+    # both are made of the same probabilities
+    of_value = torch.autograd.grad(result.value.sum(), leaves, retain_graph=True)
+    for found, right in zip(of_value, gradients(entropy, leaves), strict=True):
+        torch.testing.assert_close(found, right)
+    if isinstance(estimator, structmax.estimators.Enumerate):
+        torch.testing.assert_close(entropy, structmax.entropy(at, structure))
+    else:
+        assert (entropy <= math.log(result.evaluations)).all()
+
+
+@pytest.mark.parametrize("estimator", UNBIASED, ids=repr)
+@pytest.mark.parametrize("structure", [structmax.Simplex(), structmax.Bits()], ids=repr)
+def test_a_bound_of_the_evidence_is_unbiased(structure, estimator):
+    """E[f(y) + log q(y)] with f's own gradient: as E[f(y)] − H(q) on average, which has less variance."""
+    x = torch.randn(3, dtype=torch.float64, generator=torch.Generator().manual_seed(2), requires_grad=True)
+    cost = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    exact = structmax.expect(lambda z, _: (z @ cost) ** 2, x, structure, structmax.estimators.Enumerate())
+    wanted = exact.value - exact.entropy
+    right = [wanted, *gradients(wanted, [x])]
+    many = x.detach().expand(DRAWS, 3).clone().requires_grad_()
+    drawn = structmax.expect(
+        lambda z, _, log_prob: (z @ cost) ** 2 + log_prob,
+        many,
+        structure,
+        estimator,
+        with_log_prob=True,
+        generator=torch.Generator().manual_seed(5),
+    )
+    torch.testing.assert_close(drawn.entropy, exact.entropy.expand(DRAWS))
+    for found, value in zip([drawn.value, *gradients(drawn.value, [many])], right, strict=True):
+        assert ((found.mean(0) - value).abs() <= 4 * found.std(0) / math.sqrt(DRAWS) + 1e-9).all()
+
+
+def test_a_surrogate_has_the_log_probability_of_its_choice():
+    x = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    seen = []
+
+    def f(z, index, log_prob):
+        seen.append((z * x[index].log_softmax(-1)).sum(-1) - log_prob)
+        return log_prob
+
+    result = structmax.expect(f, x, structmax.Simplex(), structmax.estimators.StraightThrough(), with_log_prob=True)
+    torch.testing.assert_close(seen[0], torch.zeros(4, dtype=torch.float64))
+    torch.testing.assert_close(result.entropy, structmax.entropy(x, structmax.Simplex()))
+
+
 def test_on_the_simplex_the_support_is_that_of_sparsemax():
     x = torch.tensor([[0.0, 1.5, 1.0, -3.0], [5.0, 0.0, 0.0, 0.0]], dtype=torch.float64, requires_grad=True)
     cost = torch.randn(4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -132,6 +132,26 @@ def test_smoothed_log_prob(case, alpha, gamma):
                     assert engine.smoothed_log_prob(x, other[None], alpha=alpha, gamma=gamma, **graph) == -math.inf
 
 
+@pytest.mark.parametrize("k", [1, 4, 200])
+@pytest.mark.parametrize(("alpha", "gamma"), WALKS)
+def test_smoothed_topk_lists_the_most_probable(case, alpha, gamma, k):
+    log_probs, parts = engine.smoothed_topk(case.x, k=k, alpha=alpha, gamma=gamma, **case.graph)
+    for b in range(len(case.x)):
+        table, _ = case.table(b)
+        value, q = case.walk(b, alpha, gamma)
+        listed = [float(np.prod([q[e] for _, e in d])) if value > -math.inf else 0.0 for d in case.members[b]]
+        p = torch.tensor(listed, dtype=torch.float64)
+        best = p[p > 0].sort(descending=True).values[:k]
+        close(log_probs[b, : len(best)], best.log())
+        assert bool((log_probs[b, len(best) :] == -math.inf).all())
+        assert not parts[b, len(best) :].any()
+        # as often as derivations with these parts and this probability, and no more often
+        for row, log_prob in zip(parts[b, : len(best)], log_probs[b], strict=False):
+            alike = (table == row).all(1)
+            assert bool(((p[alike].log() - log_prob).abs() < 1e-9).any())
+            assert int((parts[b, : len(best)] == row).all(1).sum()) <= int(alike.sum())
+
+
 @pytest.mark.parametrize(("alpha", "gamma"), WALKS)
 def test_smoothed_derivatives(alpha, gamma):
     """Central differences, away from the kinks where an edge enters the support."""
@@ -253,6 +273,9 @@ def test_extreme_scores_lose_no_member():
     parts, log_prob = engine.sample_without_replacement(x, torch.full((1, 4, 1), 0.5, dtype=torch.float64), **graph)
     assert parts[0].argmax(-1).tolist()[:3] == [1, 0, 2]
     close(log_prob, [[0.0, -3000.0, -6000.0, -math.inf]])
+    log_prob, parts = engine.smoothed_topk(x, k=4, alpha=1.0, gamma=1.0, **graph)
+    assert parts[0].argmax(-1).tolist()[:3] == [1, 0, 2]
+    close(log_prob, [[0.0, -3000.0, -6000.0, -math.inf]])
     for y, wanted in zip(torch.eye(3, dtype=torch.float64), (-3000.0, 0.0, -6000.0), strict=True):
         close(engine.smoothed_log_prob(x, y[None], alpha=1.0, gamma=1.0, **graph), [wanted])
         one = torch.ones(1, dtype=torch.float64)
@@ -273,6 +296,7 @@ QUESTIONS = {
     "smoothed_and_marginals": {"alpha": 1.5, "gamma": 1.0},
     "smoothed_marginals_jvp": {"tangent": (), "alpha": 1.5, "gamma": 1.0},
     "smoothed_sample": {"noise": (2, 30), "alpha": 1.5, "gamma": 1.0},
+    "smoothed_topk": {"k": 3, "alpha": 1.5, "gamma": 1.0},
     "smoothed_log_prob": {"y": (), "alpha": 1.5, "gamma": 1.0},
     "smoothed_log_prob_pullback": {"y": (), "d_value": 0, "alpha": 1.5, "gamma": 1.0},
     "given_log_partition": {"required": ()},

@@ -27,6 +27,7 @@ SLOW = {
     testing.law_sample_without_replacement,
     testing.law_smoothed,
     testing.law_smoothed_gradients,
+    testing.law_smoothed_topk,
     testing.law_sparsemap,
     testing.law_sparsemap_gradients,
     testing.law_topk,

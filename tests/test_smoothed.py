@@ -85,6 +85,61 @@ def test_structures_are_ranked_by_their_walk():
     assert (log_p.diff() <= 0).all()
 
 
+@pytest.mark.parametrize("backend", ["numba", "reference"])
+def test_the_most_probable_of_the_entropy_are_the_best(backend):
+    x, chain = torch.randn(2, 4, 3, dtype=torch.float64), structmax.LinearChain()
+    scores = chain.Parts(x, torch.randn(2, 3, 3, dtype=torch.float64))
+    walks = structmax.smoothed_topk(scores, chain, structmax.omega.Entropy(), 5, backend=backend)
+    best = structmax.topk(scores, chain, 5)
+    assert torch.equal(walks.parts.unary, best.parts.unary)
+    assert torch.equal(walks.parts.pairwise, best.parts.pairwise)
+    torch.testing.assert_close(walks.log_probs, best.values - structmax.log_partition(scores, chain))
+
+
+def test_a_walk_divides_among_the_ways_to_a_node():
+    """By hand: one way over node 1, and three over node 2 that are equal."""
+    edges = torch.tensor([[0, 1], [0, 2], [0, 2], [0, 2], [1, 3], [2, 3]])
+    lattice = structmax.Lattice(edges, source=0, sink=3)
+    x = torch.tensor([0.1, 0.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    parts, log_probs = structmax.smoothed_topk(x, lattice, structmax.omega.LocalL2(1.0), 6)
+    # node 2 has the value 1/2 (1 − 1/3)
+    first = 0.5 + (0.1 - 1 / 3) / 2
+    want = torch.tensor([first, *[(1 - first) / 3] * 3, 0.0, 0.0], dtype=torch.float64)
+    torch.testing.assert_close(log_probs.exp(), want)
+    assert parts[0].tolist() == [1, 0, 0, 0, 1, 0]
+    assert sorted(parts[1:4].argmax(-1).tolist()) == [1, 2, 3]
+    assert not parts[4:].any()
+
+
+def test_walks_where_nothing_is_feasible():
+    x = torch.stack([torch.full((3, 3), -math.inf), torch.zeros(3, 3)])
+    parts, log_probs = structmax.smoothed_topk(x, structmax.BinaryTree(), structmax.omega.LocalL2(), 3)
+    assert log_probs[:, 0].isneginf().all()
+    assert not parts[:, 0].any()
+    torch.testing.assert_close(log_probs[:, 1].exp(), torch.tensor([0.5, 0.5, 0.0]))
+
+
+def test_log_probabilities_of_walks_have_gradients_under_transforms():
+    """By plain autograd, by torch.func for each instance, and compiled."""
+    paths, omega = structmax.MonotoneAlignment(), structmax.omega.LocalL2(2.0)
+    x = torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    parts, _ = structmax.smoothed_topk(x, paths, omega, 3)
+
+    def of_the_best(x):
+        return structmax.smoothed_topk(x, paths, omega, 3).log_probs.exp().sum()
+
+    def of_given(x, parts):
+        return structmax.smoothed_log_prob(x, paths, parts, omega).exp().sum()
+
+    want = torch.func.grad(of_given)(x, parts)
+    assert want.abs().sum() > 0.1
+    torch.testing.assert_close(torch.func.vmap(torch.func.grad(of_given), (0, 1))(x, parts), want)
+    torch.testing.assert_close(torch.func.vmap(torch.func.grad(of_the_best))(x), want)
+    leaf = x.clone().requires_grad_()
+    torch.compile(of_the_best, fullgraph=True, backend="eager")(leaf).backward()
+    torch.testing.assert_close(leaf.grad, want)
+
+
 def test_wrong_regularisers_are_refused():
     x, paths = torch.zeros(2, 2), structmax.MonotoneAlignment()
     with pytest.raises(TypeError, match=r"regulariser such as omega.LocalL2\(1.0\), but is LocalL2 itself"):
@@ -93,6 +148,10 @@ def test_wrong_regularisers_are_refused():
         structmax.omega.LocalL2(0)
     with pytest.raises(ValueError, match=r"`alpha` should be ≥ 1, but is 0.5. 1 is Entropy, 2 is LocalL2."):
         structmax.omega.LocalTsallis(0.5)
+    with pytest.raises(structmax.Refusal, match=r"SquaredNorm\(.*\) does not define a random walk"):
+        structmax.smoothed_topk(x, paths, structmax.omega.SquaredNorm(), 2)
+    with pytest.raises(ValueError, match=r"`k` should be .*≥ 1, but is 0"):
+        structmax.smoothed_topk(x, paths, structmax.omega.LocalL2(), 0)
 
 
 @pytest.mark.parametrize(

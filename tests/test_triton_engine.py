@@ -31,11 +31,12 @@ QUESTIONS = [
     ("given_log_partition_and_marginals", ("required",), {}),
     ("given_marginals_jvp", ("required", "tangent"), {}),
     *(
-        (name, tensors, {"alpha": alpha, "gamma": gamma})
+        (name, tensors, {"alpha": alpha, "gamma": gamma} | ({"k": 3} if name == "smoothed_topk" else {}))
         for name, tensors in (
             ("smoothed_and_marginals", ()),
             ("smoothed_marginals_jvp", ("tangent",)),
             ("smoothed_sample", ("noise",)),
+            ("smoothed_topk", ()),
             ("smoothed_log_prob", ("y",)),
             ("smoothed_log_prob_pullback", ("y", "d_value")),
         )

@@ -41,7 +41,7 @@ class Enumerate(AbstractEstimator):
         values = score(tuple(s.unsqueeze(0) for s in problem.scores), members, 2)
         feasible = is_member & ~values.isneginf()
         p = softmax(values, 0, mask=feasible)
-        return (p * f(problem, members, feasible)).sum(0)
+        return f.summed(problem, members, p)
 
 
 def _members(problem: Problem) -> tuple[Tensors, Tensor]:

@@ -24,10 +24,11 @@ from structmax.estimators.surrogate import AbstractSurrogate, chosen
 from structmax.half import widened
 from structmax.parts import Tensors, score
 from structmax.problem import Problem
+from structmax.questions.entropy import entropy_of
 from structmax.questions.log_partition import ENTROPY
 from structmax.questions.sample import draw
 
-Objective = Callable[[Any, Tensor], Tensor]
+Objective = Callable[..., Tensor]
 
 
 @dataclass
@@ -35,10 +36,17 @@ class Evaluations:
     """f on many structures at once, and how many there were."""
 
     f: Objective
+    # whether f is given log-probabilities
+    with_log_prob: bool = False
     count: int = field(default=0, init=False)
+    # of the structures that were summed, (K, B), where these are not those of p
+    probabilities: Tensor | None = field(default=None, init=False)
 
-    def __call__(self, problem: Problem, parts: Tensors, where: Tensor) -> Tensor:
-        """f of parts (K, B, …) where `where` (K, B) is True, evaluated all at once, and 0 elsewhere: (K, B)."""
+    def __call__(self, problem: Problem, parts: Tensors, where: Tensor, log_prob: Tensor | None = None) -> Tensor:
+        """f of parts (K, B, …) where `where` (K, B) is True, evaluated all at once, and 0 elsewhere: (K, B).
+
+        `log_prob` (K, B) is that of the parts, log p by default.
+        """
         places = where.nonzero(as_tuple=True)
         asked = len(places[0])
         out = problem.scores[0].new_zeros(where.shape)
@@ -55,7 +63,11 @@ class Evaluations:
             rows = {name: shown(part) for name, part in named.items()}
         else:
             rows = shown(named) if isinstance(named, Tensor) else type(named)(*map(shown, named))
-        found = self.f(rows, places[1])
+        given: tuple[Any, ...] = (rows, places[1])
+        if self.with_log_prob:
+            log_prob = log_probs(problem, parts)[0] if log_prob is None else log_prob
+            given = (*given, log_prob[places].to(problem.dtype))
+        found = self.f(*given)
         if not isinstance(found, Tensor) or found.shape != (asked,):
             kind = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
             raise ValueError(
@@ -65,6 +77,20 @@ class Evaluations:
         self.count += asked
         found = widened(found)
         return out.to(found.dtype).index_put(places, found)
+
+    def summed(self, problem: Problem, parts: Tensors, probabilities: Tensor) -> Tensor:
+        """Σ q(y) f(y) over parts (K, B, …) with probabilities q (K, B), evaluated where these are not 0: (B,)."""
+        self.probabilities = probabilities
+        inside = probabilities > 0
+        log_prob = torch.where(inside, probabilities, 1.0).log()
+        return (probabilities * self(problem, parts, inside, log_prob)).sum(0)
+
+    def entropy(self, problem: Problem) -> Tensor:
+        """Of the distribution that f was averaged over: (B,)."""
+        if self.probabilities is None:
+            return entropy_of(problem)
+        inside = torch.where(self.probabilities > 0, self.probabilities, 1.0)
+        return -(inside * inside.log()).sum(0)
 
 
 def drawn(problem: Problem, count: int, generator: torch.Generator | None) -> Tensors:
@@ -122,6 +148,16 @@ class Expectation:
     value: Tensor
     # how many pairs of a structure and an instance f was evaluated on
     evaluations: int
+    _entropy: Callable[[], Tensor] = field(repr=False, compare=False)
+
+    @property
+    def entropy(self) -> Tensor:
+        """−Σ q(y) log q(y) of the distribution the estimator averages over, in the batch shape, with its gradient.
+
+        q is sparse for `SparseTopK` and `SparseSupport`, and p for all others. It is computed here, exactly, whatever
+        the estimator draws.
+        """
+        return self._entropy()
 
 
 def expect(
@@ -130,6 +166,7 @@ def expect(
     structure: AbstractStructure,
     estimator: AbstractEstimator | AbstractSurrogate,
     *,
+    with_log_prob: bool = False,
     generator: torch.Generator | None = None,
     backend: str = "auto",
 ) -> Expectation:
@@ -144,13 +181,17 @@ def expect(
         estimator: exact `Enumerate()`; sums over a sparse distribution `SparseTopK(k)`, `SparseSupport()`; unbiased
             draws `ScoreFunction(samples, baseline)`, `SumAndSample(k)`, `SampleWithoutReplacement(samples)`, `Rebar()`,
             `Relax(control)`; `Vimco(samples)` for log-means; or any surrogate, for which f is evaluated at its z.
+        with_log_prob: whether f is called as f(parts, index, log_prob), with the log-probability (M,) of each structure
+            under the distribution that is averaged over. Gradients through it reach the scores, too. A relaxed z has
+            ⟨θ, z⟩ − log Z.
         generator: random number generator.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:
         An `Expectation`: its `value` has the batch shape, and `.mean().backward()` gives all gradients; `evaluations`
-        counts on how many structures f was evaluated. Where nothing is feasible the value is 0; a surrogate's z is
-        zeros there, and f is evaluated on it.
+        counts on how many structures f was evaluated; `entropy` is that of the distribution, so that the evidence
+        lower bound for f = −log p(x, y) is `result.entropy - result.value`. Where nothing is feasible the value is 0; a
+        surrogate's z is zeros there, and f is evaluated on it.
 
     Examples:
         >>> import torch, structmax
@@ -162,8 +203,10 @@ def expect(
         >>> result.value.backward()
         >>> x.grad
         tensor([ 0.1418,  0.1408, -0.2826])
+        >>> result.entropy
+        tensor(0.8324, grad_fn=<ViewBackward0>)
     """
-    problem, evaluations = Problem.of(scores, structure, backend, wide=True), Evaluations(f)
+    problem, evaluations = Problem.of(scores, structure, backend, wide=True), Evaluations(f, with_log_prob)
     if isinstance(estimator, AbstractSurrogate):
         z = tuple(t.unsqueeze(0) for t in chosen(problem, estimator, generator))
         everywhere = torch.ones((1, *z[0].shape[1:2]), dtype=torch.bool, device=z[0].device)
@@ -172,7 +215,7 @@ def expect(
         check.instance("estimator", estimator, AbstractEstimator, "an object such as ScoreFunction()")
         refuse(problem, estimator, estimator.needs, SIMPLE)
         value = estimator.estimate(problem, evaluations, generator)
-    return Expectation(problem.shaped(value), evaluations.count)
+    return Expectation(problem.shaped(value), evaluations.count, lambda: problem.shaped(evaluations.entropy(problem)))
 
 
 # Estimators that need little, for a refusal to suggest.

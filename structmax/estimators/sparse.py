@@ -52,7 +52,7 @@ class SparseTopK(AbstractEstimator):
     def estimate(self, problem: Problem, f: Evaluations, generator: torch.Generator | None) -> Tensor:
         values, parts = best(problem, self.k)
         q = sparsemax(values).movedim(1, 0)
-        return (q * f(problem, in_front(parts), q > 0)).sum(0)
+        return f.summed(problem, in_front(parts), q)
 
 
 @dataclass(frozen=True)
@@ -93,4 +93,4 @@ class SparseSupport(AbstractEstimator):
         q = found.probabilities.movedim(1, 0)
         structures = unflat(members_of(found.lists, problem.scores), problem.scores)
         # An instance with NaN among its scores has no support that could show it.
-        return (q * f(problem, in_front(structures), q > 0)).sum(0).masked_fill(found.value.isnan(), math.nan)
+        return f.summed(problem, in_front(structures), q).masked_fill(found.value.isnan(), math.nan)

@@ -15,7 +15,7 @@ from structmax.problem import Problem
 class Vimco(AbstractEstimator):
     """log mean over K draws of exp f(y), whose mean is a bound of log E exp f(y), with gradients of that mean.
 
-    With f(y) = log p(x, y) − log q(y), for `log q` as `structmax.log_prob` of the same scores, it is the importance
+    With f(y) = log p(x, y) − log q(y), where `expect(…, with_log_prob=True)` gives f log q, it is the importance
     weighted bound of log p(x). A draw's credit is L − L₋ₖ, where L₋ₖ has the geometric mean of the others in its place.
     The value is to be maximised: minimise its negative.
 

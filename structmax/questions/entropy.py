@@ -90,7 +90,12 @@ def entropy(scores: Scores, structure: AbstractStructure, *, backend: str = "aut
         tensor(0.6931)
     """
     problem = Problem.of(scores, structure, backend, wide=True)
-    return problem.shaped(_own(problem, ENTROPY.point(problem)))
+    return problem.shaped(entropy_of(problem))
+
+
+def entropy_of(problem: Problem) -> Tensor:
+    """H(p) of each instance: (B,)."""
+    return _own(problem, ENTROPY.point(problem))
 
 
 def cross_entropy(p: Scores, q: Scores, structure: AbstractStructure, *, backend: str = "auto") -> Tensor:

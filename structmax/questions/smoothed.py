@@ -1,7 +1,7 @@
 """Value and point of any Ω, and the random walk some Ω define on a dynamic program. See structmax/omega/local.py."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from structmax.backends import Refusal
 from structmax.contract import AbstractStructure, Scores
 from structmax.half import cast, widened
 from structmax.omega.base import AbstractOmega, point_of, value_of
-from structmax.parts import scaled
+from structmax.parts import Tensors, scaled
 from structmax.problem import Problem
 from structmax.questions.sample import draw
 
@@ -128,6 +128,25 @@ def smoothed_sample(
     return problem.stacked(draw(problem, "smoothed_sample", sample_shape, generator, **numbers), *sample_shape)
 
 
+class WalkSlope(Function):
+    """∇ Σ log q over the edges of the derivation of y, taken as a constant: it has no derivative of its own."""
+
+    @staticmethod
+    def forward(problem: Problem, numbers: tuple[tuple[str, float], ...], *scores_and_parts: Tensor) -> Tensors:
+        first = scores_and_parts[0]
+        ones = torch.ones(len(first), dtype=first.dtype, device=first.device)
+        return tuple(problem.ask("smoothed_log_prob_pullback", *scores_and_parts, d_value=ones, **dict(numbers)))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+        ctx.arguments = len(inputs)
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[None, ...]:
+        return (None,) * ctx.arguments
+
+
 class WalkLogProb(Function):
     """Σ log q over the edges of the derivation of y."""
 
@@ -143,14 +162,11 @@ class WalkLogProb(Function):
     @staticmethod
     def backward(ctx: Any, d_value: Tensor) -> tuple[Any, ...]:
         # half precision is rounded once: a slope at an improbable edge may exceed its range before it is scaled
-        tensors, wide = widened(ctx.saved_tensors), widened(d_value)
-        # of the pullback with cotangent 1, so that it is a constant of what it scales
-        ones, numbers = torch.ones_like(wide), dict(ctx.numbers)
-        gradient = ctx.problem.ask("smoothed_log_prob_pullback", *tensors, d_value=ones, **numbers)
-        return None, None, *cast(scaled(wide, gradient), d_value.dtype), *(None,) * ctx.problem.count
+        slope = walk_slope_rule(ctx.problem, ctx.numbers, *widened(ctx.saved_tensors))
+        return None, None, *cast(scaled(widened(d_value), slope), d_value.dtype), *(None,) * ctx.problem.count
 
 
-walk_log_prob_rule = rule(WalkLogProb, fold=True)
+walk_log_prob_rule, walk_slope_rule = rule(WalkLogProb, fold=True), rule(WalkSlope, fold=True)
 
 
 def smoothed_log_prob(
@@ -178,3 +194,78 @@ def smoothed_log_prob(
     numbers, problem = _numbers(_walk(omega)), Problem.of(scores, structure, backend)
     problem, y = problem.with_samples(parts)
     return problem.shaped(walk_log_prob_rule(problem.blank, tuple(numbers.items()), *problem.scores, *y))
+
+
+class MostProbable(NamedTuple):
+    """`parts`, fields and shapes of the scores with k in front, and their `log_probs` (k, batch)."""
+
+    parts: Any
+    log_probs: Tensor
+
+
+class BestWalks(Function):
+    """Log-probabilities (B, k) and parts (B, k, …). The gradient is that of `WalkLogProb` at these parts."""
+
+    @staticmethod
+    def forward(problem: Problem, k: int, numbers: tuple[tuple[str, float], ...], *scores: Tensor) -> Tensors:
+        return tuple(problem.ask("smoothed_topk", *scores, k=k, **dict(numbers)))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+        ctx.problem, ctx.k, ctx.numbers, *scores = inputs
+        ctx.save_for_backward(*scores, *output[1:])
+        ctx.mark_non_differentiable(*output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, d_log_probs: Tensor, *_: Tensor) -> tuple[Any, ...]:
+        tensors, wide, count = widened(ctx.saved_tensors), widened(d_log_probs), ctx.problem.count
+        # each instance as often as it has walks
+        scores = (t.repeat_interleave(ctx.k, 0) for t in tensors[:count])
+        parts = (t.flatten(0, 1) for t in tensors[count:])
+        slope = walk_slope_rule(ctx.problem.in_a_row(ctx.k), ctx.numbers, *scores, *parts)
+        terms = scaled(wide, tuple(t.unflatten(0, wide.shape) for t in slope))
+        return None, None, None, *cast(tuple(t.sum(1) for t in terms), d_log_probs.dtype)
+
+
+best_walks_rule = rule(BestWalks, fold=True)
+
+
+def smoothed_topk(
+    scores: Scores, structure: AbstractStructure, omega: AbstractOmega, k: int, *, backend: str = "auto"
+) -> MostProbable:
+    """The k most probable structures of the random walk that Ω induces, best first, all distinct.
+
+    The walk takes an edge e of the recursion with probability q(e), given its node, and
+
+        log p(y) = Σ log q(e) over the edges of the derivation of y,
+
+    so these are the k best derivations of the same recursion whose edges score log q. With Entropy(t) they are those of
+    `topk`. LocalL2 and LocalTsallis may rank in another order than the scores do, and leave most structures out.
+
+    Args:
+        scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
+        structure: a structure with a recursion.
+        omega: `omega.Entropy(t)`, `omega.LocalL2(t)` or `omega.LocalTsallis(alpha, t)`, t the temperature.
+        k: how many. Where the walk takes fewer, the rest has log-probability −inf and all-zero parts.
+        backend: "auto", "numba", "triton" or "reference".
+
+    Returns:
+        `parts` with k in front of the scores' shape, and `log_probs` (k, batch), differentiable once, as those of
+        `smoothed_log_prob`.
+
+    Examples:
+        >>> import torch, structmax
+        >>> x, paths = torch.tensor([[0.0, 1.0], [1.5, 0.0]]), structmax.MonotoneAlignment()
+        >>> parts, log_probs = structmax.smoothed_topk(x, paths, structmax.omega.LocalL2(), 3)
+        >>> log_probs.exp()
+        tensor([0.7500, 0.2500, 0.0000])
+        >>> parts[0]
+        tensor([[1., 0.],
+                [1., 1.]])
+
+    Reference: Mensch & Blondel (2018), Differentiable dynamic programming for structured prediction and attention.
+    """
+    check.whole("k", k, 1)
+    numbers, problem = _numbers(_walk(omega)), Problem.of(scores, structure, backend)
+    log_probs, *parts = best_walks_rule(problem.blank, k, tuple(numbers.items()), *problem.scores)
+    return MostProbable(problem.stacked(tuple(parts), k), problem.stacked_values(log_probs))

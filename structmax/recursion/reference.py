@@ -281,20 +281,48 @@ def argmax(x: Tensor, *, goal: Tensor, **edges: Tensor) -> Tensor:
 
 
 def topk(x: Tensor, *, k: int, goal: Tensor, **edges: Tensor) -> tuple[Tensor, Tensor]:
-    """Every node keeps its k best values; the derivation of the j-th is the gradient of its value."""
-
     def best(t: Tensor) -> Tensor:
         scores, place, plan = _planned(t, goal, Hyperedges(**edges))
-        alone = torch.cat([scores.new_zeros(len(t), 1, 1), scores.new_full((len(t), 1, k - 1), -math.inf)], 2)
-        values = alone
-        for level in plan.levels:
-            lists = alone.unsqueeze(1) + _at(scores, level.parts).sum(-1, keepdim=True)
-            for tail in level.tails.unbind(-1):
-                pairs = lists.unsqueeze(-1) + _at(values, tail).unsqueeze(-2)
-                lists = pairs.flatten(-2).topk(k, -1).values
-            values = torch.cat([values, lists.flatten(-2).topk(k, -1).values], 1)
-        return values.gather(1, place.unsqueeze(-1).expand(-1, -1, k)).squeeze(1)
+        return _goal_list([_at(scores, level.parts).sum(-1) for level in plan.levels], place, plan, k)
 
+    return _with_parts(best, x)
+
+
+def smoothed_topk(
+    x: Tensor, *, k: int, alpha: float, gamma: float, goal: Tensor, **edges: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The best derivations where an edge scores log q, and its parts nothing but that they are counted."""
+    scores, place, plan = _planned(x, goal, Hyperedges(**edges))
+    values, logs = scores.new_zeros(len(x), 1), []
+    for level in plan.levels:
+        s = _edge_scores(scores, values, level)
+        logs.append(_walk_logs(s, alpha, gamma))
+        values = torch.cat([values, _smoothed_max(alpha, gamma)(s)], 1)
+
+    def best(t: Tensor) -> Tensor:
+        counted = torch.nn.functional.pad(t, (0, 2))
+        own = [log_q + _at(counted, level.parts).sum(-1) for log_q, level in zip(logs, plan.levels, strict=True)]
+        return _goal_list(own, place, plan, k)
+
+    return _with_parts(best, torch.zeros_like(x))
+
+
+def _goal_list(own: list[Tensor], place: Tensor, plan: Layout, k: int) -> Tensor:
+    """The k best values of the goal (B, k), for edges that score `own` (B, n, D) at each level beside their tails."""
+    first = own[0]
+    alone = torch.cat([first.new_zeros(len(first), 1, 1), first.new_full((len(first), 1, k - 1), -math.inf)], 2)
+    values = alone
+    for level, scores in zip(plan.levels, own, strict=True):
+        lists = alone.unsqueeze(1) + scores.unsqueeze(-1)
+        for tail in level.tails.unbind(-1):
+            pairs = lists.unsqueeze(-1) + _at(values, tail).unsqueeze(-2)
+            lists = pairs.flatten(-2).topk(k, -1).values
+        values = torch.cat([values, lists.flatten(-2).topk(k, -1).values], 1)
+    return values.gather(1, place.unsqueeze(-1).expand(-1, -1, k)).squeeze(1)
+
+
+def _with_parts(best: Combine, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The values (B, k) that `best` has at x, and their derivations: the j-th is the gradient of its value."""
     with torch.inference_mode(False):
         values, pullback = torch.func.vjp(best, x.clone() if x.is_inference() else x)  # type: ignore[misc]
         parts = torch.stack([pullback(d_values)[0] for d_values in _each(values)], 1)

@@ -17,7 +17,7 @@ from structmax.testing.forms import law_codec, law_dtypes, law_padding, law_shap
 from structmax.testing.instances import law_limits, law_vmap
 from structmax.testing.masks import law_masks, law_masks_in_float32
 from structmax.testing.projection import law_project, law_project_gradients
-from structmax.testing.smoothing import law_smoothed, law_smoothed_gradients
+from structmax.testing.smoothing import law_smoothed, law_smoothed_gradients, law_smoothed_topk
 from structmax.testing.sparse import law_relax, law_relax_gradients, law_sparsemap, law_sparsemap_gradients
 from structmax.testing.targets import law_rounded_once, law_target_padding
 from structmax.testing.values import (
@@ -48,7 +48,8 @@ LAWS: dict[Callable[[Case, str], None], tuple[str, ...]] = {
     law_given_gradients: ("given_log_partition", "given_marginals_jvp"),
     law_given_padding: ("log_partition", "given_log_partition"),
     law_smoothed: ("smoothed", "smoothed_and_marginals", "smoothed_sample", "smoothed_log_prob"),
-    law_smoothed_gradients: ("smoothed", "smoothed_marginals_jvp", "smoothed_log_prob_pullback"),
+    law_smoothed_topk: ("smoothed_topk", "smoothed_log_prob"),
+    law_smoothed_gradients: ("smoothed", "smoothed_marginals_jvp", "smoothed_log_prob_pullback", "smoothed_topk"),
     law_counts: ("log_partition",),
     law_project: ("project",),
     law_project_gradients: ("project", "project_jvp"),

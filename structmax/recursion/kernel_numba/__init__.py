@@ -62,6 +62,10 @@ def _sample(x: Tensor, noise: Tensor, alpha: float, gamma: float, graph: dict[st
     return parts
 
 
+def _topk(x: Tensor, k: int, alpha: float, gamma: float, graph: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    return _ask(topk_rows, graph, (x, k, alpha, gamma), x.new_empty(len(x), k), x.new_empty(len(x), k, x.shape[1]))
+
+
 # --- the distribution exp⟨x, y⟩ ------------------------------------------------------------------------------------
 
 
@@ -122,7 +126,7 @@ def argmax(x: Tensor, **graph: Tensor) -> Tensor:
 
 def topk(x: Tensor, *, k: int, **graph: Tensor) -> tuple[Tensor, Tensor]:
     """The k best members, best first, and −inf and zeros past the last: (B, k), (B, k, P)."""
-    return _ask(topk_rows, graph, (x, k), x.new_empty(len(x), k), x.new_empty(len(x), k, x.shape[1]))
+    return _topk(x, k, 1.0, 0.0, graph)
 
 
 def max_marginals(x: Tensor, **graph: Tensor) -> Tensor:
@@ -163,6 +167,11 @@ def smoothed_marginals_jvp(x: Tensor, tangent: Tensor, *, alpha: float, gamma: f
 def smoothed_sample(x: Tensor, noise: Tensor, *, alpha: float, gamma: float, **graph: Tensor) -> Tensor:
     """Members drawn by that walk with noise (B, S, K): (B, S, P)."""
     return _sample(x, noise, alpha, gamma, graph)
+
+
+def smoothed_topk(x: Tensor, *, k: int, alpha: float, gamma: float, **graph: Tensor) -> tuple[Tensor, Tensor]:
+    """The log-probabilities of its k most probable walks, and their members: (B, k), (B, k, P)."""
+    return _topk(x, k, alpha, gamma, graph)
 
 
 def smoothed_log_prob(x: Tensor, y: Tensor, *, alpha: float, gamma: float, **graph: Tensor) -> Tensor:

@@ -3,6 +3,9 @@
 Each node keeps its best derivations in order. One is an edge and, for each tail, a rank in the tail's list: it is worse
 with any rank raised. So a heap that holds the best of each edge, and of each derivation taken out of it those with one
 rank raised by 1, yields them in order. Raising only ranks after which all are 0 reaches each of them once.
+
+The most probable walks are the best derivations of the same nodes and tails where each edge has one part, its own, that
+scores log q.
 """
 
 import numpy as np
@@ -17,6 +20,7 @@ from structmax.recursion.kernel_numba.passes import (
     most_edges,
     new_chart,
 )
+from structmax.recursion.kernel_numba.walks import log_probability
 
 
 @compiled()
@@ -92,6 +96,21 @@ def _fill_list(graph, score, s, v, size, begin, lists, found, heap):
 
 
 @compiled()
+def _list_all(graph, score, value, nodes, k, size, begin, lists, found, heap, s):
+    """Fills the lists of all nodes in order, and value(v), that of the first; returns them, longer ones if need be."""
+    first, tails, parts = graph
+    room = _measure(graph, score, nodes, k, size, begin)
+    if room > lists[0].size:
+        lists = _new_lists(room, tails.shape[1])
+    for v in nodes:
+        edges = s[: first[v + 1] - first[v]]
+        add_up(tails, parts, first[v], first[v + 1], score, value, edges)
+        size[v] = _fill_list(graph, score, edges, v, size, begin, lists, found, heap)
+        value[v] = lists[0][begin[v]] if size[v] > 0 else -np.inf
+    return lists
+
+
+@compiled()
 def _unfold(graph, begin, lists, goal, rank, stack, ranks, out):
     """Counts the parts of the goal's derivation of that rank."""
     _, tails, parts = graph
@@ -135,27 +154,30 @@ def _best_with_part(graph, nodes, score, value, s, outside, best):
 
 
 @kernel()
-def topk_rows(start, stop, x, k, goal, first, tails, parts, values, out):
+def topk_rows(start, stop, x, k, alpha, gamma, goal, first, tails, parts, values, out):
+    """The best derivations for γ = 0, else the most probable walks."""
     graph = (first, tails, parts)
     chart = new_chart(graph, x)
     _, order, score, value, _, _ = chart
     nodes = order[:0]
+    own = np.arange(len(tails) if gamma > 0 else 0).astype(np.int32).reshape(-1, 1)
+    listed = (first, tails, own if gamma > 0 else parts)
+    logs = np.zeros(len(own) + 1)
     degree, arity = most_edges(first), tails.shape[1]
     size, begin = np.zeros(first.size, np.int64), np.zeros(first.size, np.int64)
     lists, found = _new_lists(1, arity), _new_lists(degree + k * arity, arity)
     heap, s = np.empty(degree + k * arity, np.int32), np.empty(degree)
     stack, ranks = np.empty(first.size * arity + 1, np.int32), np.empty(first.size * arity + 1, np.int32)
     for i in range(start, stop):
-        nodes, best = load_free(graph, chart, nodes, x, goal, i, 1.0, 0.0)
+        nodes, best = load_free(graph, chart, nodes, x, goal, i, alpha, gamma)
         available = 0
         if best > -np.inf:
-            room = _measure(graph, score, nodes, k, size, begin)
-            if room > lists[0].size:
-                lists = _new_lists(room, arity)
-            for v in nodes:
-                edges = s[: first[v + 1] - first[v]]
-                add_up(tails, parts, first[v], first[v + 1], score, value, edges)
-                size[v] = _fill_list(graph, score, edges, v, size, begin, lists, found, heap)
+            if gamma > 0:
+                for v in nodes:
+                    for e in range(first[v], first[v + 1]):
+                        logs[e] = log_probability(graph, chart, v, e, alpha, gamma)
+            used = logs if gamma > 0 else score
+            lists = _list_all(listed, used, value, nodes, k, size, begin, lists, found, heap, s)
             available = size[goal[i]]
         for rank in range(k):
             fill(np.nan if np.isnan(best) else 0.0, out[i, rank])

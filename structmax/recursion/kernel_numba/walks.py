@@ -135,7 +135,7 @@ def _weigh(graph, chart, trie, node, v, weight):
 
 
 @compiled()
-def _log_probability(graph, chart, v, e, alpha, gamma):
+def log_probability(graph, chart, v, e, alpha, gamma):
     """log q(e): from q as long as that is a number, for values far from 0 have no digits for small differences."""
     _, tails, parts = graph
     _, _, score, value, q, _ = chart
@@ -170,7 +170,7 @@ def _walk_anew(graph, chart, trie, size, goal, noise, stack, path, decided, weig
             path[used + 1], size = _follow(trie, size, path[used], e)
             decided[used] = v
             used += 1
-            total += _log_probability(graph, chart, v, e, 1.0, 1.0)
+            total += log_probability(graph, chart, v, e, 1.0, 1.0)
         height = _take(tails, parts, e, stack, height, out)
     left[path[used]] = -np.inf
     for step in range(used - 1, -1, -1):
@@ -245,7 +245,7 @@ def _log_prob(graph, chart, nodes, y, alpha, gamma, uses, users, visits, times, 
                         count[parts[e, j]] += times[e]
                     for j in range(tails.shape[1]):
                         visits[tails[e, j]] += times[e]
-                    total += times[e] * _log_probability(graph, chart, v, e, alpha, gamma)
+                    total += times[e] * log_probability(graph, chart, v, e, alpha, gamma)
     for part in range(y.size):
         if count[part] != y[part]:
             return -np.inf

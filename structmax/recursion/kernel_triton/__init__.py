@@ -31,7 +31,7 @@ def refuses(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | N
     """Why these kernels cannot answer, or None."""
     if not 1 <= fields.get("alpha", 1.0) <= 2:
         return f"`alpha` should be between 1 and 2 there, but is {fields['alpha']}"
-    if name == "topk" and fields["k"] > MOST:
+    if name in ("topk", "smoothed_topk") and fields["k"] > MOST:
         return f"`k` should be at most {MOST} there, but is {fields['k']}"
     return None
 
@@ -314,20 +314,58 @@ def max_marginals(x: Tensor, *, goal: Tensor, **edges: Tensor) -> Tensor:
 def topk(x: Tensor, *, k: int, goal: Tensor, **edges: Tensor) -> tuple[Tensor, Tensor]:
     """The k best members, best first, and −inf and zeros past the last: (B, k), (B, k, P)."""
     chart = _chart(x, "max", goal, edges)
-    graph, (size, B) = chart.graph, chart.x.shape
+    return _listed(chart, chart.x, chart.graph.parts, k)
+
+
+def smoothed_topk(
+    x: Tensor, *, k: int, alpha: float, gamma: float, goal: Tensor, **edges: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The log-probabilities of the k most probable walks, and their members: (B, k), (B, k, P)."""
+    chart = _chart(x, _kind(alpha), goal, edges, gamma, alpha=alpha)
+    log_q = _edge_logs(chart, chart.fill())
+    own = torch.arange(len(log_q), dtype=torch.int32, device=x.device).unsqueeze(1)
+    return _listed(chart, log_q, own, k)
+
+
+def _edge_logs(chart: _Chart, answer: Tensor) -> Tensor:
+    """log q of each edge, from a filled chart with these values of the goals: (E, B).
+
+    −inf where no walk takes it, and NaN at nodes whose value is.
+    """
+    graph, x, value, peak, level = chart.graph, chart.x, chart.value, chart.peak, chart.level
+    assert value is not None
+    assert peak is not None
+    assert level is not None
+    # one row more, where −1 points
+    pairs = ((x.double(), graph.parts), (value, graph.tails))
+    s = sum(torch.nn.functional.pad(table, (0, 0, 0, 1))[edge] for table, index in pairs for edge in index.long().t())
+    nodes = torch.arange(graph.nodes, device=x.device)
+    head = nodes.repeat_interleave(graph.up.first.diff(), output_size=len(graph.tails))
+    z, level = ((s - peak[head]) / chart.gamma).to(x.dtype), level[head]
+    if chart.kind == "softmax":
+        log_q = z + level.log()
+    else:
+        e = float(chart.alpha) - 1
+        log_q = torch.where(z > level, (e * (z - level)).log() / e, -torch.inf)
+    return log_q.masked_fill(answer == -torch.inf, -torch.inf).masked_fill(value[head].isnan(), torch.nan)
+
+
+def _listed(chart: _Chart, scores: Tensor, own: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k best derivations where an edge has the parts `own` (E, Q) of `scores` (…, B), and the parts they use."""
+    graph, x, (size, B) = chart.graph, chart.x, chart.x.shape
     lists = torch.empty(graph.nodes, k, B, dtype=torch.float64, device=x.device)
     back = torch.empty(lists.shape, dtype=torch.int32, device=x.device)
     parts, tails = graph.parts.shape[1], graph.tails.shape[1]
     ranks = combinations(k, tails, x.device)
-    arrays = chart.x, lists, back, ranks, graph.up.first, graph.parts, graph.tails, graph.up.levels
+    arrays = scores, lists, back, ranks, graph.up.first, own, graph.tails, graph.up.levels
     for it in graph.up.launches(B, len(ranks), k):
         # Threads divide up rows and instances first, and what is left the candidates: few have to be asked for a best.
         low = min(it.edges, max(1, 32 // it.instances), max(1, 32 * it.warps // (it.rows * it.instances)))
         numbers = it.start, it.stop, it.programs, it.groups, B, k, len(ranks)
-        constants = parts, tails, it.rows, it.edges // low, low, it.instances, it.whole
+        constants = own.shape[1], tails, it.rows, it.edges // low, low, it.instances, it.whole
         launch(list_best, (it.programs * it.groups,), (*arrays, *numbers), constants, it.warps)
-    values = lists[chart.goal, :, torch.arange(B, device=x.device)].to(chart.x.dtype)
-    out, stack = chart.x.new_zeros(B, k, size), graph.stack()
+    values = lists[chart.goal, :, torch.arange(B, device=x.device)].to(x.dtype)
+    out, stack = x.new_zeros(B, k, size), graph.stack()
     room = torch.empty(B * k, stack, dtype=torch.int64, device=x.device)
     found = values, back, ranks, chart.goal, room, out, graph.up.first, graph.parts, graph.tails
     walks = min(WALKS, power(B * k))
