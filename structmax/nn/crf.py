@@ -10,13 +10,18 @@ from torch.nn.functional import pad
 
 from structmax import check
 from structmax.half import narrow, widened
+from structmax.omega.base import AbstractOmega
+from structmax.omega.smooth import Entropy, Smooth
+from structmax.omega.zero import Zero
+from structmax.problem import Problem
 from structmax.questions.argmax import argmax
-from structmax.questions.log_partition import log_partition, marginals
 from structmax.questions.sample import sample
+from structmax.questions.smoothed import checked, smoothed, smoothed_log_prob, smoothed_marginals, smoothed_sample
 from structmax.questions.topk import topk
 from structmax.structures.linear_chain import LinearChain
 from structmax.structures.linear_chain.tags import TagConstraints
 
+ENTROPY = Entropy()
 REDUCTIONS = ("none", "sum", "mean", "token_mean")
 
 
@@ -32,13 +37,15 @@ class CRF(nn.Module):
 
     log p(tags) = start[y₁] + Σ emissions[n, yₙ] + Σ transitions[yₙ₋₁, yₙ] + end[y_L] − log Z
 
-    `forward` is the log-likelihood: minimise its negative. Names and shapes of the parameters, arguments, defaults and
-    the order of dimensions are those of pytorch-crf 0.7.2, and state dicts are exchanged both ways. The other methods
-    take `emissions` and `mask` as `forward` does.
+    `forward` is the log-likelihood: minimise its negative. With another Ω than the entropy it is score − Ω(tags) −
+    max_Ω instead, minus the Fenchel-Young loss of that Ω, to be used in the same way. Names and shapes of the
+    parameters, arguments, defaults and the order of dimensions are those of pytorch-crf 0.7.2, and state dicts are
+    exchanged both ways. The other methods take `emissions` and `mask` as `forward` does.
 
     A step can have no tag in two ways. A step whose `mask` is False is left out, wherever it is: the chain joins the
     steps on both sides of it. Use this for the later pieces of a word and for padding. A kept step whose tag is
-    `ignore_index` belongs to the chain with an unknown tag: all tags it could have are summed over.
+    `ignore_index` belongs to the chain with an unknown tag: all tags it could have are summed over. With another
+    Ω, the loss is the smallest of all means of sequences that have the known tags.
 
     Args:
         num_tags: C, how many tags there are.
@@ -46,6 +53,9 @@ class CRF(nn.Module):
         constraints: what may follow what, from `structmax.tag_constraints`. Forbidden tags have probability 0: they are
             never decoded, and tags that break the rules have log-likelihood −inf.
         ignore_index: the tag that says "unknown", usually −100. By default every kept step should have a tag.
+        omega: the regulariser that makes the loss and the marginals: `Entropy()`, the default; `LocalL2(t)` or
+            `LocalTsallis(alpha, t)`, a recursion with sparse choices; `SquaredNorm(t)`, SparseMAP; `Zero()`, the
+            perceptron; or your own.
 
     Examples:
         >>> import torch, structmax
@@ -59,7 +69,8 @@ class CRF(nn.Module):
         (4, 2)
 
     Reference:
-        Lafferty, McCallum and Pereira 2001, Conditional random fields.
+        Lafferty, McCallum and Pereira 2001, Conditional random fields; Mensch and Blondel 2018, Differentiable dynamic
+        programming; Blondel, Martins and Niculae 2020, Learning with Fenchel-Young losses.
     """
 
     pairwise_constraints: Tensor | None
@@ -73,12 +84,14 @@ class CRF(nn.Module):
         *,
         constraints: TagConstraints | None = None,
         ignore_index: int | None = None,
+        omega: AbstractOmega | None = None,
     ) -> None:
         super().__init__()
         check.whole("num_tags", num_tags, 1)
         self.num_tags = num_tags
         self.batch_first = batch_first
         self.ignore_index = ignore_index
+        self.omega: AbstractOmega = ENTROPY if omega is None else checked(omega)
         self.start_transitions = nn.Parameter(torch.empty(num_tags))
         self.end_transitions = nn.Parameter(torch.empty(num_tags))
         self.transitions = nn.Parameter(torch.empty(num_tags, num_tags))
@@ -94,10 +107,11 @@ class CRF(nn.Module):
             nn.init.uniform_(parameter, -0.1, 0.1)
 
     def extra_repr(self) -> str:
-        return f"num_tags={self.num_tags}, batch_first={self.batch_first}, ignore_index={self.ignore_index}"
+        given = f"num_tags={self.num_tags}, batch_first={self.batch_first}, ignore_index={self.ignore_index}"
+        return given if self.omega == ENTROPY else f"{given}, omega={self.omega}"
 
     def forward(self, emissions: Tensor, tags: Tensor, mask: Tensor | None = None, reduction: str = "sum") -> Tensor:
-        """The log-likelihood of tags; a sequence without steps has 0.
+        """The log-likelihood of tags, or minus the Fenchel-Young loss of another Ω; a sequence without steps has 0.
 
         Args:
             emissions: (N, …, C), or (…, N, C) with `batch_first`.
@@ -118,12 +132,13 @@ class CRF(nn.Module):
         known = keep if self.ignore_index is None else keep & (tags != self.ignore_index)
         self._check_tags(tags, known)
         if self.ignore_index is None:
-            agreeing = _score(scores, torch.where(keep, tags, 0), keep)
+            tags = torch.where(keep, tags, 0)
+            agreeing = _score(scores, tags, keep) - self._omega_at(scores, chain, tags)
         else:
-            # log Σ exp⟨θ, y⟩ over the sequences that have the known tags
+            # max_Ω over the sequences that have the known tags: for the entropy log Σ exp⟨θ, y⟩
             other = known.unsqueeze(-1) & (tags.unsqueeze(-1) != torch.arange(self.num_tags, device=tags.device))
-            agreeing = log_partition(scores._replace(unary=scores.unary.masked_fill(other, -math.inf)), chain)
-        likelihood = _log_probability(agreeing, log_partition(scores, chain))
+            agreeing = self._value(scores._replace(unary=scores.unary.masked_fill(other, -math.inf)), chain, keep)
+        likelihood = _difference(agreeing, self._value(scores, chain, keep))
         if reduction == "mean":
             likelihood = likelihood.mean()
         elif reduction != "none":
@@ -131,7 +146,7 @@ class CRF(nn.Module):
         return likelihood if half is None else likelihood.to(half)
 
     def decode(self, emissions: Tensor, mask: Tensor | None = None) -> list[Any]:
-        """The best tags of the kept steps: a list for each sequence, nested as the batch is."""
+        """The best tags of the kept steps, whatever Ω is: a list for each sequence, nested as the batch is."""
         labels = self.argmax(emissions, mask)
         return _without_gaps((labels if self.batch_first else labels.movedim(0, -1)).tolist())
 
@@ -143,19 +158,29 @@ class CRF(nn.Module):
     def topk(self, emissions: Tensor, k: int, mask: Tensor | None = None) -> BestTags:
         """The k best tag sequences, best first; where there are fewer, the rest has −inf and tags of −1.
 
+        With `LocalL2` and `LocalTsallis`, probabilities are those of the recursion's random walk. `Zero` and
+        `SquaredNorm` do not define any: ask `structmax.topk(*crf.scores(emissions), k)`.
+
         Returns:
             `tags`, k in front of the shape of `argmax`'s answer, and `log_probs` (k, batch), differentiable.
         """
         scores, chain = self.scores(emissions, mask)
         half, scores = narrow(scores), widened(scores)
         parts, values = topk(scores, chain, k)
-        log_probs = _log_probability(values, log_partition(scores, chain))
+        if self.omega == ENTROPY:
+            log_probs = _difference(values, smoothed(scores, chain, self.omega))
+        else:
+            log_probs = smoothed_log_prob(scores, chain, parts, self.omega).masked_fill(values.isneginf(), -math.inf)
         return BestTags(self._as_given(chain.decode(parts), ahead=1), log_probs if half is None else log_probs.to(half))
 
     def marginals(self, emissions: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The probability of each tag at each step, shaped like `emissions`; 0 at steps left out. Differentiable."""
+        """The probability of each tag at each step, shaped like `emissions`; 0 at steps left out. Differentiable.
+
+        They are those of the Ω: `LocalL2`, `LocalTsallis` and `SquaredNorm` leave most tags at exactly 0, and `Zero`
+        all but the best.
+        """
         scores, chain = self.scores(emissions, mask)
-        unary = marginals(scores, chain).unary
+        unary = smoothed_marginals(scores, chain, self.omega).unary
         return unary if self.batch_first else unary.movedim(-2, 0)
 
     def sample(
@@ -166,9 +191,15 @@ class CRF(nn.Module):
         *,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Independent draws of whole tag sequences, `sample_shape` in front of the shape of `argmax`'s answer."""
+        """Independent draws of whole tag sequences, `sample_shape` in front of the shape of `argmax`'s answer.
+
+        With `LocalL2` and `LocalTsallis` they are of the recursion's random walk; `Zero` and `SquaredNorm` have none.
+        """
         scores, chain = self.scores(emissions, mask)
-        drawn = sample(scores, chain, sample_shape, generator=generator)
+        if self.omega == ENTROPY:
+            drawn = sample(scores, chain, sample_shape, generator=generator)
+        else:
+            drawn = smoothed_sample(scores, chain, self.omega, sample_shape, generator=generator)
         return self._as_given(chain.decode(drawn), ahead=len(sample_shape))
 
     def scores(self, emissions: Tensor, mask: Tensor | None = None) -> tuple[Any, LinearChain]:
@@ -198,6 +229,24 @@ class CRF(nn.Module):
         if not isinstance(mask, Tensor) or mask.is_floating_point():
             check.boolean("mask", mask, ", True where a step is kept")
         return scores, LinearChain(keep=self._steps("mask", mask, emissions).bool())
+
+    def _value(self, scores: Any, chain: LinearChain, keep: Tensor) -> Tensor:
+        """max_Ω of the scores, −inf where no sequence is allowed: log Z for the entropy."""
+        if not isinstance(self.omega, Zero):
+            return smoothed(scores, chain, self.omega)
+        # the value of Zero does not tell no sequence from one without steps
+        best = chain.decode(argmax(scores, chain))
+        nothing = (keep & (best < 0)).any(-1)
+        return _score(scores, best.clamp_min(0), keep).masked_fill(nothing, -math.inf)
+
+    def _omega_at(self, scores: Any, chain: LinearChain, tags: Tensor) -> Tensor | float:
+        """Ω(tags), one number for each sequence or 0 for all."""
+        if isinstance(self.omega, Smooth | Zero):
+            # known without the parts
+            return 0.0
+        problem, target = Problem.of(scores, chain), tuple(chain.encode(tags, scores)[:2])
+        found = self.omega.at(problem, problem.given("tags", target))
+        return problem.shaped(found) if isinstance(found, Tensor) else found
 
     def _steps(self, name: str, tensor: Tensor, emissions: Tensor) -> Tensor:
         """A tensor with one entry for each step, batch first."""
@@ -239,10 +288,10 @@ def _fitting(name: str, rule: Tensor, num_tags: int) -> Tensor:
     return rule
 
 
-def _log_probability(score: Tensor, log_z: Tensor) -> Tensor:
+def _difference(score: Tensor, value: Tensor) -> Tensor:
     """−inf, not NaN, where no sequence is allowed."""
-    nothing = log_z.isneginf()
-    return score.masked_fill(nothing, -math.inf) - log_z.masked_fill(nothing, 0.0)
+    nothing = value.isneginf()
+    return score.masked_fill(nothing, -math.inf) - value.masked_fill(nothing, 0.0)
 
 
 def _score(scores: Any, tags: Tensor, keep: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import gzip
 import lzma
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +144,11 @@ def by_length(
     for chunk in order.split(size * pool):
         batches += chunk[lengths[chunk].argsort(stable=True)].split(size)
     return [batches[k] for k in torch.randperm(len(batches), generator=generator)]
+
+
+def listed(path: str | Path, words: Container[str]) -> set[str]:
+    """Those of the words that a file of vectors has."""
+    return {word for _, line in lines(path, "word vectors") if (word := line.partition(" ")[0]) in words}
 
 
 def vectors(path: str | Path, vocabulary: Vocabulary) -> Tensor:
