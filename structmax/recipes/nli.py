@@ -65,18 +65,17 @@ class Recipe(Task[Config]):
         # With vectors from a file, words of held-out pairs have a meaning even if training does not have them.
         seen = [pair for split in (pairs if config.vectors else ["train"]) for pair in pairs[split]]
         self.vocabulary = text.Vocabulary.of(words for pair in seen for words in (pair.premise, pair.hypothesis))
-        data = {split: entailment.Pairs(pairs[split], self.vocabulary, device) for split in pairs}
-        self.train, self.held_out = data["train"], data
+        self.data = {split: entailment.Pairs(pairs[split], self.vocabulary, device) for split in pairs}
         words = text.vectors(config.vectors, self.vocabulary) if config.vectors else len(self.vocabulary)
         alignment = ALIGNMENTS[config.alignment]()
         self.model = MODELS[config.model](words, config.size, alignment, config.dropout).to(device)
 
     def batches(self, epoch: int) -> Sequence[Tensor]:
         generator = torch.Generator().manual_seed(self.config.seed + 1_000_003 * (epoch + 1))
-        return text.by_length(self.train.lengths, self.config.batch_size, generator)
+        return text.by_length(self.data["train"].lengths, self.config.batch_size, generator)
 
     def updates(self, indices: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        batch = self.train.batch(indices.to(self.device))
+        batch = self.data["train"].batch(indices.to(self.device))
         logits = self.model(batch.sentences, batch.lengths).logits
         loss = nn.functional.cross_entropy(logits, batch.labels)
         right = (logits.detach().argmax(-1) == batch.labels).float().mean()
@@ -84,7 +83,7 @@ class Recipe(Task[Config]):
 
     def evaluate(self, split: str) -> dict[str, float]:
         """How many labels are right, how sparse the alignments are, and how much of the known ones they find."""
-        data = self.held_out[split]
+        data = self.data[split]
         lost, right = torch.zeros(2, device=self.device).unbind()
         # of each measure of alignments, what was found and what there was
         counted = {"nonzero": torch.zeros(2, device=self.device), "aligned": torch.zeros(2, device=self.device)}
@@ -100,7 +99,7 @@ class Recipe(Task[Config]):
 
     def drawings(self) -> list[dict[str, Any]]:
         """What words of held-out hypotheses read in their premises; known counterparts are framed."""
-        data = self.held_out["valid"]
+        data = self.data["valid"]
         order = data.lengths.argsort(stable=True)
         places = torch.linspace(0.3, 1.0, 8, device=order.device) * (len(order) - 1)
         indices = order[places.long()]

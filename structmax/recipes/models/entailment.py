@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 import structmax
 from structmax.recipes.data.entailment import LABELS
-from structmax.recipes.data.text import Vocabulary
-from structmax.recipes.models.words import BiLSTM, Words
+from structmax.recipes.models.words import BiLSTM, Words, embedding
 
 
 class Aligned(NamedTuple):
@@ -136,10 +135,7 @@ class Decomposable(nn.Module):
 
     def __init__(self, words: int | Tensor, size: int, alignment: AbstractAlignment, dropout: float) -> None:
         super().__init__()
-        if isinstance(words, Tensor):
-            self.words = nn.Embedding.from_pretrained(words.clone(), freeze=False, padding_idx=Vocabulary.PADDING)
-        else:
-            self.words = nn.Embedding(words, size, padding_idx=Vocabulary.PADDING)
+        self.words = embedding(words, size)
         self.project = nn.Linear(self.words.embedding_dim, size, bias=False)
         self.attend = layers(size, size, dropout)
         self.alignment = alignment
