@@ -68,7 +68,7 @@ def generate(count: int, seed: int, longest: int) -> list[Pair]:
     Args:
         count: number of pairs.
         seed: of the random numbers.
-        longest: number of words of the longest premise, at least 4 and at most the number of families.
+        longest: number of words of the longest premise, at least 4 and less than the number of families.
 
     Examples:
         >>> from structmax.recipes.data.word_families import generate
