@@ -140,6 +140,7 @@ def everything() -> list:
         ("sparsemax", lambda: made(snn.Attention, 6, heads=2, mapping=snn.Sparsemax())),
         ("segments", lambda: made(snn.StructuredAttention, 6, snn.Segments(), heads=2)),
         ("spanning trees", lambda: made(snn.StructuredAttention, 6, tree, heads=2)),
+        ("steps", lambda: made(snn.StructuredAttention, 6, snn.Steps(), heads=2)),
         ("projective trees", lambda: made(snn.StructuredAttention, 6, flat)),
         (
             "matching",
@@ -207,7 +208,7 @@ def test_travels_and_half_precision(make: Callable[[], nn.Module]) -> None:
         assert layer.float()(x.float(), lengths=LENGTHS).output.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("make", everything()[1:4])
+@pytest.mark.parametrize("make", everything()[1:5])
 def test_compiles(make: Callable[[], nn.Module]) -> None:
     layer, x = make(), normal(3, 5, 6)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
@@ -228,6 +229,34 @@ def test_segments_are_marginals_of_a_chain() -> None:
         return (scores @ tags.double().T + steps).softmax(-1) @ tags.double()
 
     close(layer(query, key).output, by_hand(layer, query, key, selected))
+
+
+@pytest.mark.parametrize("reach", [1, 2])
+def test_steps_are_marginals_of_a_chain(reach: int) -> None:
+    layer = made(snn.StructuredAttention, 6, snn.Steps(reach), heads=2)
+    nn.init.normal_(layer.layout.steps)
+    nn.init.normal_(layer.layout.ends)
+    query, key = normal(3, 6), normal(4, 6, seed=1)
+
+    def read(_: int, scores: Tensor) -> Tensor:
+        labels = torch.cartesian_prod(*[torch.arange(4)] * 3)
+        steps = layer.layout.steps[labels.diff(dim=-1).clamp(-reach, reach) + reach].sum(-1)
+        first, last = layer.layout.ends
+        ends = first * (labels[:, 0] == 0) + last * (labels[:, -1] == 3)
+        p = (scores[torch.arange(3), labels].sum(-1) + steps + ends).softmax(-1)
+        return torch.einsum("y, ynk -> nk", p, nn.functional.one_hot(labels, 4).double())
+
+    close(layer(query, key).output, by_hand(layer, query, key, read))
+
+
+def test_steps_end_at_the_last_key_of_each_instance() -> None:
+    layer = made(snn.StructuredAttention, 6, snn.Steps(), structmax.argmax)
+    layer.layout.ends.data.fill_(100.0)
+    x, y, counts = normal(3, 4, 6), normal(3, 5, 6, seed=1), torch.tensor([4, 2, 3])
+    weights = layer(x, y, query_lengths=counts, lengths=torch.tensor([2, 5, 4])).weights
+    assert weights.sum((1, 2, 3)).tolist() == [4, 2, 3]
+    assert [weights[b, 0, 0].argmax() for b in range(3)] == [0, 0, 0]
+    assert [weights[b, 0, n - 1].argmax() for b, n in enumerate(counts.tolist())] == [1, 4, 3]
 
 
 @pytest.mark.parametrize("lengths", [None, LENGTHS])

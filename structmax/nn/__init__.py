@@ -30,7 +30,7 @@ from structmax.nn.pyramid_tree_lstm import PyramidTreeLSTM
 from structmax.nn.sinkhorn_attention import SinkhornAttention
 from structmax.nn.soft_dtw import SoftDTWLoss
 from structmax.nn.spinn import Spinn
-from structmax.nn.structured_attention import Pairs, Segments, StructuredAttention, Trees
+from structmax.nn.structured_attention import Pairs, Segments, Steps, StructuredAttention, Trees
 from structmax.nn.structured_losses import (
     CRFLoss,
     FenchelYoungLoss,
@@ -84,6 +84,7 @@ __all__ = [
     "Sparsemax",
     "SparsemaxLoss",
     "Spinn",
+    "Steps",
     "StructuredAttention",
     "TopKSparsemax",
     "TreeGCN",

@@ -2,7 +2,7 @@
 
     scores S = Q Kᵀ / √d  →  scores θ of a structure  →  an answer, such as its marginals  →  weights
 
-How S becomes θ, and the answer weights, is the layout's business: `Pairs`, `Segments` or `Trees`.
+How S becomes θ, and the answer weights, is the layout's business: `Pairs`, `Segments`, `Steps` or `Trees`.
 """
 
 from abc import ABC, abstractmethod
@@ -65,9 +65,7 @@ class Pairs(AbstractLayout):
     def forward(self, scores: Tensor, answer: Answer, query_lengths: Lengths, lengths: Lengths) -> Tensor:
         if query_lengths is not None:
             scores = scores.masked_fill(~check.prefix(query_lengths, scores[..., 0]).unsqueeze(-1), -torch.inf)
-        if lengths is not None:
-            scores = scores.masked_fill(~check.prefix(lengths.unsqueeze(-1), scores), -torch.inf)
-        return answer(scores, self.structure(query_lengths, lengths))
+        return answer(_readable(scores, lengths), self.structure(query_lengths, lengths))
 
 
 class Segments(AbstractLayout):
@@ -98,6 +96,48 @@ class Segments(AbstractLayout):
             keys = (scores.shape[-1] if keys is None else keys) * check.prefix(query_lengths, scores[..., 0])
         chain = LinearChain(keys)
         return answer(chain.Parts(unary, self.pairwise.to(scores.dtype)), chain).unary[..., 1]
+
+
+class Steps(AbstractLayout):
+    """Queries read keys in learnt steps, such as to the next key: a `LinearChain` over the queries, labelled with keys.
+
+    θ.unary = S, and θ.pairwise[i, j] is the score of the step from key i to key j, which depends on j − i. To begin at
+    the first key and to end at the last have scores of their own. All of these are learnt, and 0 at first. The weights
+    of a query sum to 1.
+
+    Args:
+        reach: the steps −reach … reach have a score each; longer ones have that of the longest in their direction.
+
+    Examples:
+        >>> import torch, structmax
+        >>> attention = structmax.nn.StructuredAttention(16, structmax.nn.Steps(), structmax.sparse_marginals)
+        >>> weights = attention(torch.randn(2, 4, 16), torch.randn(2, 7, 16), lengths=torch.tensor([7, 5])).weights
+        >>> weights.shape, weights[1, ..., 5:].any()
+        (torch.Size([2, 1, 4, 7]), tensor(False))
+
+    Reference: Niculae, Martins, Blondel & Cardie 2018, section 5.2, https://arxiv.org/abs/1802.04223.
+    """
+
+    def __init__(self, reach: int = 2) -> None:
+        super().__init__()
+        check.whole("reach", reach, 1)
+        self.reach = reach
+        self.steps = nn.Parameter(torch.zeros(2 * reach + 1))
+        self.ends = nn.Parameter(torch.zeros(2))
+
+    def keys(self, key: Tensor) -> Tensor:
+        return key
+
+    def forward(self, scores: Tensor, answer: Answer, query_lengths: Lengths, lengths: Lengths) -> Tensor:
+        *batch, _, K = scores.shape
+        steps, (first, last) = self.steps.to(scores.dtype), self.ends.to(scores.dtype)
+        place = torch.arange(K, device=scores.device)
+        pairwise = steps[(place - place.unsqueeze(-1)).clamp(-self.reach, self.reach) + self.reach]
+        count = torch.tensor(K) if lengths is None else lengths
+        begin, end = first * (place == 0), last * (place + 1 == count.to(scores.device).unsqueeze(-1))
+        chain = LinearChain(query_lengths)
+        parts = chain.Parts(_readable(scores, lengths), pairwise, begin, end.expand(*batch, K))
+        return answer(parts, chain).unary
 
 
 class Trees(AbstractLayout):
@@ -146,6 +186,13 @@ class Trees(AbstractLayout):
         return answer(arcs, self.structure(lengths))[..., 1:].mT
 
 
+def _readable(scores: Tensor, lengths: Lengths) -> Tensor:
+    """Scores (…, Q, K) with keys past the lengths forbidden."""
+    if lengths is None:
+        return scores
+    return scores.masked_fill(~check.prefix(lengths.unsqueeze(-1), scores), -torch.inf)
+
+
 def _check_function(structure: object) -> None:
     if not callable(structure):
         raise TypeError(
@@ -159,7 +206,8 @@ class StructuredAttention(AbstractAttention):
 
     Args:
         size: of queries, keys, values and outputs; the heads share it evenly.
-        layout: how the structure uses scores: `Pairs(structure)`, `Segments()`, `Trees(size, structure)`, or your own.
+        layout: how the structure uses scores: `Pairs(structure)`, `Segments()`, `Steps()`, `Trees(size, structure)`,
+            or your own.
         answer: any question of scores and a structure to parts, such as `structmax.marginals` (the default) or
             `structmax.sparse_marginals`; or an estimator for `structmax.surrogate`, such as `StraightThrough()`,
             `Spigot()`, `PerturbAndMAP()`: then each query reads a discrete structure.
@@ -184,7 +232,7 @@ class StructuredAttention(AbstractAttention):
         if not isinstance(layout, AbstractLayout):
             raise TypeError(
                 "`layout` should relate the structure to queries and keys, but is "
-                f"{layout!r}. Try Pairs(Matching), Segments() or Trees(size, lambda lengths: …)."
+                f"{layout!r}. Try Pairs(Matching), Segments(), Steps() or Trees(size, lambda lengths: …)."
             )
         if isinstance(answer, type):
             raise TypeError(f"`answer` should be a question or an estimator, but is a class. Try {answer.__name__}().")

@@ -7,6 +7,13 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from structmax.recipes.data.text import Vocabulary
 
 
+def embedding(words: int | Tensor, size: int) -> nn.Embedding:
+    """Vectors of so many words, of that size, or those that are given, (words, D); all are learnt."""
+    if isinstance(words, Tensor):
+        return nn.Embedding.from_pretrained(words.clone(), freeze=False, padding_idx=Vocabulary.PADDING)
+    return nn.Embedding(words, size, padding_idx=Vocabulary.PADDING)
+
+
 class BiLSTM(nn.Module):
     """An LSTM in both directions over padded sentences: (B, N, D) and lengths (B,) to (B, N, 2 · size)."""
 
@@ -80,10 +87,7 @@ class Words(nn.Module):
         word_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if isinstance(words, Tensor):
-            self.words = nn.Embedding.from_pretrained(words.clone(), freeze=False, padding_idx=Vocabulary.PADDING)
-        else:
-            self.words = nn.Embedding(words, word_size, padding_idx=Vocabulary.PADDING)
+        self.words = embedding(words, word_size)
         self.characters = None if characters is None else Characters(characters, character_size)
         self.tags = nn.Embedding(tags, tag_size) if tags else None
         features = self.words.embedding_dim + (0 if characters is None else character_size) + (tag_size if tags else 0)
