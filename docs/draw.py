@@ -1,7 +1,11 @@
 """Draws the pictures of the documentation: `python docs/draw.py`."""
 
 from pathlib import Path
+from typing import Any
 
+import torch
+
+import structmax
 from structmax.plots import simplex, structures
 
 PICTURES = Path(__file__).parent / "pictures"
@@ -16,11 +20,29 @@ TREES = {
     "note": "predicted 9, gold 9, F1 0.75",
 }
 
+
+def parse() -> dict[str, Any]:
+    """A sentence with two readings, and what SparseMAP makes of scores that are nearly the same for both."""
+    gold = [2, 0, 4, 2, 2, 7, 5]
+    scores = torch.zeros(8, 8)
+    scores[gold, range(1, 8)] = 2.0
+    scores[4, 5] = 1.9
+    marginals = structmax.sparsemap(scores, structmax.ProjectiveTree(single_root=True)).marginals
+    kept = [[head, modifier, "", marginals[head, modifier].item()] for head, modifier in marginals.nonzero().tolist()]
+    return {
+        "kind": "arcs",
+        "title": "A dependency tree, and a sparse distribution over trees",
+        "tokens": ["I", "saw", "the", "man", "with", "a", "telescope"],
+        "arcs": {"gold": [[head, modifier] for modifier, head in enumerate(gold, 1)], "SparseMAP": kept},
+    }
+
+
 if __name__ == "__main__":
     PICTURES.mkdir(exist_ok=True)
     simplex.mappings_1d().savefig(PICTURES / "one-score.png", dpi=80)
     simplex.triangle().savefig(PICTURES / "triangle.png", dpi=80)
     simplex.bars().savefig(PICTURES / "bars.png", dpi=80)
-    # White behind it, as behind the others: its ink is black.
-    drawn = structures.svg(TREES).replace("<svg ", '<svg style="background: white" ', 1)
-    (PICTURES / "trees.svg").write_text(drawn, encoding="utf-8")
+    # White behind them, as behind the others: their ink is black.
+    for name, drawing in {"trees": TREES, "arcs": parse()}.items():
+        drawn = structures.svg(drawing).replace("<svg ", '<svg style="background: white" ', 1)
+        (PICTURES / f"{name}.svg").write_text(drawn, encoding="utf-8")

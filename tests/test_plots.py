@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ElementTree
 import matplotlib
 import pytest
 
-from structmax.plots import arcs, charts, curves, series, structures, trees
+from structmax.plots import arcs, charts, curves, series, structures, trees, weights
 from structmax.plots.svg import text_width
 
 EXPRESSION = ["[MAX", "2", "9", "[MIN", "4", "7", "]", "0", "]"]
@@ -133,6 +133,89 @@ def test_a_third_set_of_arcs_repeats_the_sentence() -> None:
     assert [text.text for text in root.iter("text") if text.get("class") == "token"] == ["a", "b", "a", "b"]
 
 
+def test_weights_are_written_and_drawn() -> None:
+    given = [[2, 1, "det", 0.35], [3, 1, "", 0.65], [0, 2, "", 1], [2, 3, "obj", 0.9999999]]
+    root = parsed("arcs", {"tokens": ["a", "b", "c"], "arcs": {"gold": [[2, 1, "det"], [0, 2]], "kept": given}})
+    assert [text.text for text in root.iter("text") if "label" in text.get("class")] == [
+        "det",
+        "root",
+        "det .35",
+        "obj",
+        ".65",
+        "root",
+    ]
+    weighted = [group for group in root.iter("g") if group.get("class") == "weighted"]
+    widths = [float(re.search(r"[\d.]+", group.find("path").get("style"))[0]) for group in weighted]
+    inks = [float(group.get("opacity")) for group in weighted]
+    assert widths[0] < widths[2] < widths[1] == widths[3] == 2
+    assert inks[0] < inks[2] < inks[1] == inks[3] == 1
+    assert [path.get("class") for group in weighted for path in group.findall("path")][2:6] == [
+        "edge wrong",
+        "head wrong",
+    ] * 2
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_heads_that_compete_for_a_word_have_ends_of_their_own(seed: int) -> None:
+    """Ends lie in the order of heads, so that a longer arc goes around a shorter one from the same side."""
+    chance = random.Random(seed)
+    pairs = [[h, m, "", 0.5] for m in range(1, 9) for h in range(9) if h != m and chance.random() < 0.4]
+    chance.shuffle(pairs)
+    placed = arcs.layout(pairs, 8)
+    assert len(placed) == len(pairs)
+    for arc in placed:
+        for other in placed:
+            if arc is not other and arc.modifier == other.modifier:
+                assert abs(arc.arrive - other.arrive) >= arcs.BERTH
+                assert arc.level != other.level or not arc.head or not other.head or arc.leave * other.leave < 0
+                same_side = arc.head and other.head and arc.leave * other.leave > 0
+                if same_side and arc.length > other.length:
+                    assert (arc.arrive - other.arrive) * arc.leave > 0
+            if arc.head == other.modifier:
+                assert abs(arc.leave) >= abs(other.arrive) + arcs.PORT
+    both = arcs.layout([[3, 1, "x"], [3, 1, "y"]], 3)
+    assert [(arc.label, arc.level, arc.arrive) for arc in both] == [("x", 1, 4.0), ("y", 2, -4.0)]
+
+
+def test_an_arc_has_the_labels_that_the_first_set_gives_it() -> None:
+    labels = [[1, 2, "det", 0.5], [1, 2, "amod", 0.5]]
+    root = parsed("arcs", {"tokens": ["a", "b"], "arcs": {"gold": labels, "kept": [[1, 2, "amod"], [1, 2, "obj"]]}})
+    assert [text.text for text in root.iter("text") if text.get("class") == "label wrong"] == ["obj"]
+
+
+@pytest.mark.parametrize(
+    ("weight", "name"),
+    [
+        (1, ""),
+        (1.00001, ""),
+        (0.999999, ""),
+        (0.998, ">.99"),
+        (0.35, ".35"),
+        (0.5, ".50"),
+        (0.007, ".01"),
+        (1e-9, "<.01"),
+    ],
+)
+def test_a_weight_has_two_digits(weight: float, name: str) -> None:
+    assert weights.number(weights.read(weight, "it")) == name
+
+
+def test_a_word_may_keep_several_tags() -> None:
+    kept = [{"VERB": 0.25, "NOUN": 0.75}, "DET", {"ADP": 1.0}]
+    root = parsed("sequence", {"tokens": ["a", "b", "c"], "tags": {"gold": ["VERB", "DET", {"X": 1.0}], "kept": kept}})
+    tags = [(text.text, text.get("class")) for text in root.iter("text") if "tag" in text.get("class")]
+    assert tags == [
+        ("VERB", "tag"),
+        ("NOUN .75", "tag wrong"),
+        ("VERB .25", "tag"),
+        ("DET", "tag"),
+        ("DET", "tag"),
+        ("X", "tag"),
+        ("ADP", "tag wrong"),
+    ]
+    assert [pill.find("title").text for pill in root.iter("rect")] == ["not VERB", "not X"]
+
+
 def test_tags_that_differ_are_marked() -> None:
     root = parsed("sequence", DRAWINGS["sequence"])
     assert [text.text for text in root.iter("text") if "wrong" in text.get("class")] == ["O"]
@@ -180,7 +263,7 @@ def text_boxes(element: ElementTree.Element, x: float = 0.0, y: float = 0.0) -> 
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("kind", ["trees", "arcs", "sequence", "alignment"])
+@pytest.mark.parametrize("kind", ["trees", "arcs", "rivals", "sequence", "soft tags", "alignment"])
 def test_no_two_texts_overlap_and_none_is_cut_off(kind: str, seed: int) -> None:
     chance = random.Random(seed)
     size = chance.randint(1, 20)
@@ -192,14 +275,23 @@ def test_no_two_texts_overlap_and_none_is_cut_off(kind: str, seed: int) -> None:
         choices = [[head for head in range(size + 1) if head != modifier] for modifier in range(1, size + 1)]
         return [[chance.choice(choice), i, *words(chance.randint(0, 1), 9)] for i, choice in enumerate(choices, 1)]
 
+    def rivals() -> list[list[object]]:
+        pairs = [(head, modifier) for modifier in range(1, size + 1) for head in range(size + 1) if head != modifier]
+        return [[*pair, "m" * chance.randint(0, 5), chance.random()] for pair in pairs if chance.random() < 0.1]
+
+    def soft() -> list[object]:
+        return [{word: 0.1 + 0.5 * chance.random() for word in words(chance.randint(0, 4), 9)} for _ in range(size)]
+
     names = ["gold", "predicted"]
     contents = {
         "trees": {"tokens": words(size, 9), "trees": {name: random_spans(0, size - 1, chance) for name in names}},
         "arcs": {"tokens": words(size, 5), "arcs": {name: heads() for name in names}},
+        "rivals": {"tokens": words(size, 5), "arcs": {"gold": heads(), "kept": rivals()}},
         "sequence": {"tokens": words(size, 9), "tags": {name: words(size, 9) for name in names}},
+        "soft tags": {"tokens": words(size, 9), "tags": {name: soft() for name in names}},
         "alignment": {"rows": words(size, 9), "columns": words(2, 1), "weights": [[0.5, 0.5]] * size},
     }
-    root = parsed(kind, contents[kind])
+    root = parsed({"rivals": "arcs", "soft tags": "sequence"}.get(kind, kind), contents[kind])
     boxes = text_boxes(root)
     assert boxes
     for i, (left, right, baseline, name) in enumerate(boxes):
@@ -234,6 +326,9 @@ def test_text_is_escaped(drawing: dict) -> None:
         ({"kind": "trees", "tokens": ["a"], "trees": {"gold": [[0, 1]]}}, r"last < 1, .* is \[0, 1\]"),
         ({"kind": "trees", "tokens": ["a"] * 4, "trees": {"gold": [[0, 2], [2, 3]]}}, r"\[2, 3\] and \[0, 2\] cross"),
         ({"kind": "arcs", "tokens": ["a"], "arcs": {"gold": [[0, 0]]}}, r"1 to 1, .* is \[0, 0\]"),
+        ({"kind": "arcs", "tokens": ["a"], "arcs": {"gold": [[0, 1, "", 0]]}}, r"of the arc \[0, 1\] .* but is 0\."),
+        ({"kind": "arcs", "tokens": ["a"], "arcs": {"gold": [[0, 1, "", 1.5]]}}, "at most 1, but is 1.5"),
+        ({"kind": "sequence", "tokens": ["a"], "tags": {"gold": [{"X": math.nan}]}}, "of the tag 'X' .* but is nan"),
         ({"kind": "sequence", "tokens": ["a"], "tags": {"gold": ["X", "Y"]}}, "each of the 1 tokens, but 'gold' has 2"),
         ({"kind": "matrix", "weights": [[1.0], [1.0, 2.0]]}, r"rows of one length, but they have \[1, 2\]"),
         ({"kind": "matrix", "weights": [[1.0]], "rows": []}, "`rows` should have a name for each of the 1 rows"),

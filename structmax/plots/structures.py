@@ -5,9 +5,10 @@ structures by name, the first is the one to compare with: what the others have a
 
 - "trees": `tokens`; `trees`, {name: [[first, last], …]}, the spans of a tree over its leaves, counted from 0, both ends
   included. They are nested, and need not be binary.
-- "arcs": `tokens`; `arcs`, {name: [[head, modifier], …]}, or [head, modifier, label]. Tokens count from 1; 0 is the
-  root.
-- "sequence": `tokens`; `tags`, {name: [tag, …]}, a tag for each token.
+- "arcs": `tokens`; `arcs`, {name: [[head, modifier], …]}, or [head, modifier, label], or [head, modifier, label,
+  weight]. Tokens count from 1; 0 is the root. Weights are above 0 and at most 1: the heavier, the wider and darker.
+  Several arcs may end at one token. A label may be "".
+- "sequence": `tokens`; `tags`, {name: [tag, …]}, for each token a tag or, if it keeps several, {tag: weight, …}.
 - "alignment" and "matrix": `weights`, rows of numbers; `rows` and `columns`, their names, or numbers if left out;
   `gold`, [[row, column], …], counted from 0, which are framed.
 """

@@ -66,8 +66,10 @@ def rectangle(x: float, y: float, width: float, height: float, kind: str, hint: 
     return f'<rect class="{kind}" {place}{faint}>{_hint(hint)}</rect>'
 
 
-def path(steps: str, kind: str) -> str:
-    return f'<path class="{kind}" d="{steps}"/>'
+def path(steps: str, kind: str, width: float | None = None) -> str:
+    """A line, as wide as its class says unless a width is given."""
+    style = "" if width is None else f' style="stroke-width: {pixels(width)}px"'
+    return f'<path class="{kind}" d="{steps}"{style}/>'
 
 
 def line(x: float, y: float, to_x: float, to_y: float, kind: str) -> str:
