@@ -49,7 +49,8 @@ def _read(tag: Any) -> dict[str, float | None]:
     if not isinstance(tag, dict):
         return {str(tag): None}
     read = [(str(name), weights.read(weight, f"the tag {name!r}")) for name, weight in tag.items()]
-    return dict(sorted(read, key=lambda entry: -entry[1]))
+    read.sort(key=lambda entry: -entry[1])
+    return dict(read)
 
 
 def _name(tag: str, weight: float | None) -> str:
