@@ -194,6 +194,7 @@ def test_a_part_of_the_training_file_is_held_out(tmp_path):
     task, _ = trained(train_file=str(path), tree="flat")
     with torch.no_grad():
         assert set(task.evaluate("test")) == {"accuracy"}
+        assert structures.svg(task.drawings()[0]).startswith("<svg")
     with pytest.raises(RunError, match="should have heads for --tree given"):
         recipe.read(recipe.Config(train_file=str(path), tree="given"))
     other = tmp_path / "test.txt"
@@ -216,20 +217,28 @@ def test_word_vectors(tmp_path):
     assert "words.weight" in touched
 
 
-def test_losses_of_trees_are_averaged_by_their_probabilities():
-    task, _ = trained(tree="sparse_marginalisation", steps=0)
+@pytest.mark.parametrize("tree", ["sparse_marginalisation", "sparse_likelihood"])
+def test_trees_are_judged_one_by_one(tree):
+    task, _ = trained(tree=tree, steps=0)
     batch = task.data["valid"].batch(torch.arange(5))
     encoded = task.model(batch)
     assert len(encoded.states) > 5
-    totals = torch.zeros(5).index_add(0, encoded.sentence, encoded.weights)
-    torch.testing.assert_close(totals, torch.ones(5))
+    torch.testing.assert_close(torch.zeros(5).index_add(0, encoded.sentence, encoded.weights), torch.ones(5))
     task.data["train"] = task.data["valid"]
     ((loss, _),) = task.updates(torch.arange(5), torch.Generator())
-    wanted = sum(
-        weight * torch.nn.functional.cross_entropy(task.model.classifier(state), batch.labels[row])
-        for state, row, weight in zip(encoded.states, encoded.sentence, encoded.weights, strict=True)
-    )
+    wanted = 0.0
+    for row in range(5):
+        mine = encoded.sentence == row
+        log_probs = task.model.classifier(encoded.states[mine]).log_softmax(-1)[:, batch.labels[row]]
+        weights = encoded.weights[mine]
+        wanted -= weights @ log_probs if tree == "sparse_marginalisation" else (weights @ log_probs.exp()).log()
     torch.testing.assert_close(loss, wanted / 5)
+
+
+def test_a_loss_that_is_far_from_the_others_keeps_its_digits():
+    encoded = encoders.Encoded(torch.zeros(3, 1), torch.tensor([0, 0, 1]), torch.tensor([0.5, 0.5, 1.0]), None)
+    found = recipe.log_of_mean(encoded, torch.tensor([200.0, 300.0, 1.0]), 2)
+    torch.testing.assert_close(found, torch.tensor([200.0 + torch.tensor(2.0).log(), 1.0]))
 
 
 def test_padding_changes_nothing():

@@ -32,6 +32,7 @@ Tree = Literal[
     "gumbel",
     "sparsemap",
     "sparse_marginalisation",
+    "sparse_likelihood",
     "spigot",
     "straight_through",
     "perturb_and_parse",
@@ -103,11 +104,12 @@ def encoder(config: Config, words: int) -> encoders.Encoder:
         "gumbel": encoders.SoftTree(noise=True),
         "sparsemap": encoders.FewTrees(config.temperature),
         "sparse_marginalisation": encoders.FewTrees(config.temperature),
+        "sparse_likelihood": encoders.FewTrees(config.temperature),
         "spigot": encoders.BestTree(structmax.estimators.Spigot()),
         "straight_through": encoders.BestTree(structmax.estimators.StraightThrough(smooth)),
         "perturb_and_parse": encoders.BestTree(structmax.estimators.PerturbAndMAP(backward=smooth)),
     }
-    averaged = config.tree != "sparse_marginalisation"
+    averaged = config.tree not in ("sparse_marginalisation", "sparse_likelihood")
     return encoders.LatentTree(encoders.Parser(words, size), choices[config.tree], composer, structure, averaged)
 
 
@@ -170,8 +172,9 @@ class Recipe(Task[Config]):
         encoded = self.model(batch, generator)
         log_probs = self.model.log_probs(encoded)
         losses = nn.functional.nll_loss(log_probs, batch.labels[encoded.sentence], reduction="none")
-        # E[L(z)]: a sentence counts once, however many of its trees are judged
-        loss = (encoded.weights * losses).sum() / len(batch)
+        # a sentence counts once, however many of its trees are judged
+        judged = log_of_mean if self.config.tree == "sparse_likelihood" else mean
+        loss = judged(encoded, losses, len(batch)).mean()
         right = predicted(encoded, log_probs.detach(), len(batch)) == batch.labels
         yield loss, {"loss": loss.detach(), "accuracy": right.float().mean()}
 
@@ -260,6 +263,17 @@ def read(config: Config) -> dict[str, list[sentiment.Example]]:
     if config.tree == "given" and any(not e.heads for examples in (train, *splits.values()) for e in examples):
         raise RunError("Sentences should have heads for --tree given, but some have none. Try CoNLL-U files.")
     return {"train": train, **splits}
+
+
+def mean(encoded: encoders.Encoded, losses: Tensor, sentences: int) -> Tensor:
+    """E[L(z)] over the trees of each sentence: (B,)."""
+    return losses.new_zeros(sentences).index_add(0, encoded.sentence, encoded.weights * losses)
+
+
+def log_of_mean(encoded: encoders.Encoded, losses: Tensor, sentences: int) -> Tensor:
+    """−log E[exp(−L(z))], the trees of each sentence as a latent variable: (B,)."""
+    least = losses.new_full((sentences,), torch.inf).scatter_reduce(0, encoded.sentence, losses.detach(), "amin")
+    return least - mean(encoded, (least[encoded.sentence] - losses).exp(), sentences).log()
 
 
 def predicted(encoded: encoders.Encoded, log_probs: Tensor, sentences: int) -> Tensor:

@@ -5,7 +5,7 @@ A `Parser` scores arcs, a choice turns scores into trees, and a composer makes a
 
     L(argmax)  the loss of one tree; the parser gets a surrogate gradient    straight_through, spigot, perturb_and_parse
     L(E[z])    the loss of soft arcs, or of the average state of trees       marginals, gumbel, sparsemap
-    E[L(z)]    the average loss of the few trees of SparseMAP                sparse_marginalisation
+    E[L(z)]    the average loss of the few trees of SparseMAP                sparse_marginalisation, sparse_likelihood
 """
 
 from abc import ABC, abstractmethod
