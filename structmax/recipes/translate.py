@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import structmax
 from structmax.recipes.data import made_up_language, parallel, text
-from structmax.recipes.models.translator import Attention, BoundedAttention, Mapping, Translator
+from structmax.recipes.models.translator import Attention, Mapping, Translator, at_once, step_by_step
 from structmax.training import RunError, Settings, Task, option
 
 # seeds of data that no run trains on
@@ -86,10 +86,10 @@ class Config(Settings):
 
 
 def attention(config: Config) -> Attention:
-    """The module of that name."""
-    bounded = {"csparsemax": structmax.csparsemax, "csoftmax": structmax.csoftmax}
+    """The one of that name."""
+    bounded: dict[str, Mapping] = {"csparsemax": structmax.csparsemax, "csoftmax": structmax.csoftmax}
     if config.attention in bounded:
-        return BoundedAttention(bounded[config.attention], config.exhaustion)
+        return functools.partial(step_by_step, bounded[config.attention], config.exhaustion)
     free: dict[str, Mapping] = {
         "softmax": structmax.softmax,
         "sparsemax": structmax.sparsemax,
@@ -97,7 +97,7 @@ def attention(config: Config) -> Attention:
         "fusedmax": functools.partial(structmax.fusedmax, lam=config.penalty),
         "oscarmax": functools.partial(structmax.oscarmax, lam=config.penalty),
     }
-    return Attention(free[config.attention])
+    return functools.partial(at_once, free[config.attention])
 
 
 def splits(config: Config) -> dict[str, list[parallel.Pair]]:
@@ -160,7 +160,7 @@ class Recipe(Task[Config]):
         expected = batch.target.masked_fill(~batch.inside, IGNORED)
         losses = self.loss(scores.flatten(0, 1), expected.flatten(), ignore_index=IGNORED, reduction="none")
         right = scores.detach().argmax(-1) == expected
-        means = (each.sum(-1) / batch.target_lengths for each in (losses.view_as(right), right))
+        means = (each.sum(-1) / batch.target_lengths for each in (losses.float().view_as(right), right))
         return *means, weights
 
     def evaluate(self, split: str) -> dict[str, float]:

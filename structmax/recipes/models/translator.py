@@ -51,43 +51,40 @@ class State:
         return State((a[:, rows], b[:, rows]), (c[:, rows], d[:, rows]), self.left[rows])
 
 
-class Attention(nn.Module):
-    """Weights of the words of the source for all queries at once."""
-
-    def __init__(self, mapping: Mapping) -> None:
-        super().__init__()
-        self.mapping = mapping
-
-    def forward(self, scores: Tensor, inside: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights (B, T, S), and the attention that each word may still receive, (B, S), which is not used here.
-
-        Args:
-            scores: of the words for each query, (B, T, S).
-            inside: where there is a word, (B, S).
-            left: the attention that each word may receive, (B, S).
-        """
-        return self.mapping(scores, mask=inside.unsqueeze(1)), left
-
-
-class BoundedAttention(Attention):
-    """Weights with a bound on the sum over all queries: what a word has received it cannot receive again.
+def at_once(mapping: Mapping, scores: Tensor, inside: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights of the words for all queries, (B, T, S), each by itself, and the bounds, which it does not look at.
 
     Args:
-        mapping: of scores, a mask and upper bounds.
-        exhaustion: how much a word's score grows with what it may still receive.
+        mapping: of scores and a mask to weights.
+        scores: of the words for each query, (B, T, S).
+        inside: where there is a word, (B, S).
+        left: the attention that each word may receive, (B, S).
     """
+    return mapping(scores, mask=inside.unsqueeze(1)), left
 
-    def __init__(self, mapping: Mapping, exhaustion: float) -> None:
-        super().__init__(mapping)
-        self.exhaustion = exhaustion
 
-    def forward(self, scores: Tensor, inside: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
-        weights = []
-        for step in scores.float().unbind(1):
-            bonus = self.exhaustion * torch.where(left.isfinite(), left, 0.0)
-            weights.append(self.mapping(step + bonus, upper=left.clamp(0.0, 1.0), mask=inside))
-            left = left - weights[-1]
-        return torch.stack(weights, 1).to(scores.dtype), left
+def step_by_step(
+    mapping: Mapping, exhaustion: float, scores: Tensor, inside: Tensor, left: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same with bounds on the sum over all queries: what a word has received it cannot receive again.
+
+    Args:
+        mapping: of scores, a mask and upper bounds to weights.
+        exhaustion: how much the score of a word grows with the attention it may still receive.
+        scores: of the words for each query, (B, T, S).
+        inside: where there is a word, (B, S).
+        left: the attention that each word may receive, (B, S).
+    """
+    weights = []
+    for step in scores.float().unbind(1):
+        bonus = exhaustion * torch.where(left.isfinite(), left, 0.0)
+        weights.append(mapping(step + bonus, upper=left.clamp(0.0, 1.0), mask=inside))
+        left = left - weights[-1]
+    return torch.stack(weights, 1).to(scores.dtype), left
+
+
+# Of scores, a mask and bounds: weights, and the bounds after them.
+Attention = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Translator(nn.Module):
@@ -97,7 +94,7 @@ class Translator(nn.Module):
         source: number of words of the one language.
         target: number of words of the other.
         size: of the vectors of words and of states.
-        attention: module of scores, a mask and the attention that is left.
+        attention: from scores to weights, such as `at_once` with a mapping.
         fertility: the attention that a word may receive in all, where it is bounded.
         dropout: the share of features that training leaves out.
     """
