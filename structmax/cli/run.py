@@ -93,6 +93,9 @@ def show(summary: dict[str, Any]) -> None:
         lines.add_row(name, number(summary["best"].get(name, "")), number(value))
     console.print(lines)
     speed = f"{summary['instances_per_second']:,.0f} instances a second"
+    # an older run has not measured it
+    if "seconds_per_epoch" in summary:
+        speed += f" and {summary['seconds_per_epoch']:.1f} s an epoch without evaluations"
     say(f"{summary['steps']} steps in {summary['seconds']:.1f} s, {speed}, on {summary['device']}")
 
 

@@ -109,6 +109,7 @@ def _tested(loop: Loop, config: Settings) -> dict[str, Any]:
         "meanings": loop.task.meanings,
         "seconds": round(loop.place.seconds, 3),
         "instances_per_second": round(loop.place.instances_per_second, 1),
+        "seconds_per_epoch": round(loop.place.training / loop.rows[-1]["epoch"], 3),
         "steps": loop.place.step,
         "parameters": sum(parameter.numel() for parameter in loop.parameters),
         "device": _spoken(loop.processes),

@@ -18,9 +18,14 @@ class Place:
     evaluating: float = 0.0
 
     @property
+    def training(self) -> float:
+        """Seconds without those of evaluations."""
+        return max(self.seconds - self.evaluating, 1e-9)
+
+    @property
     def instances_per_second(self) -> float:
         """Of training alone."""
-        return self.instances / max(self.seconds - self.evaluating, 1e-9)
+        return self.instances / self.training
 
 
 class Watcher:
