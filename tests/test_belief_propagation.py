@@ -175,6 +175,7 @@ def tractable() -> list[str]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tractable())
 def test_every_structure(name):
     """A structure alone has its own log-partition and marginals, for a batch with its fields for each instance."""

@@ -106,7 +106,7 @@ def test_tiles_have_borders(question, small_tiles):
 
 
 @pytest.mark.parametrize("broken", [math.nan, pytest.param(math.inf, marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("question", [QUESTIONS[i] for i in (1, 3, 4, 5, 6, 8, 12)], ids=lambda q: q[0])
+@pytest.mark.parametrize("question", [QUESTIONS[i] for i in (1, 3, 4, 5, 6, 8, 12, 19, 21)], ids=lambda q: q[0])
 def test_broken_scores_stay_in_their_instance(question, broken):
     case = Case(18)
     clean = ask(kernel_triton, case, question, DEVICE)

@@ -21,7 +21,13 @@ from structmax.questions.entropy import entropy, kl_divergence, log_count, log_p
 from structmax.questions.log_partition import log_partition, marginals
 from structmax.questions.max_marginals import max_marginals
 from structmax.questions.sample import sample, sample_without_replacement
-from structmax.questions.smoothed import smoothed, smoothed_log_prob, smoothed_marginals, smoothed_sample
+from structmax.questions.smoothed import (
+    smoothed,
+    smoothed_log_prob,
+    smoothed_marginals,
+    smoothed_sample,
+    smoothed_topk,
+)
 from structmax.questions.sparse_marginals import sparse_marginals
 from structmax.questions.sparsemap import sparsemap
 from structmax.questions.topk import topk
@@ -214,6 +220,13 @@ def _smoothed(m: Masked) -> None:
     logs = smoothed_log_prob(m.parts, m.case.structure, each, omega, backend=m.backend).movedim(0, -1)
     p = logs.exp().masked_fill((m.members < 0).any(-1), 0.0)
     same(f"probabilities of the walk, {m.name}", p.sum(-1), m.feasible.to(p.dtype))
+    count = p.shape[-1]
+    best = smoothed_topk(m.parts, m.case.structure, omega, count, backend=m.backend)
+    same(
+        f"log_probs of smoothed_topk, {m.name}", best.log_probs.exp(), p.sort(-1, descending=True).values.movedim(-1, 0)
+    )
+    index = m.which("smoothed_topk", m.case.flat(best.parts), best.log_probs > -math.inf, p > 0)
+    assert bool((index.sum(0) <= 1).all()), f"smoothed_topk, {m.name}: not distinct"
     generator = torch.Generator().manual_seed(1)
     drawn = smoothed_sample(m.parts, m.case.structure, omega, (20,), generator=generator, backend=m.backend)
     m.which("smoothed_sample", m.case.flat(drawn), m.feasible, m.near)
@@ -259,7 +272,7 @@ QUESTIONS: dict[Callable[[Masked], None], tuple[str, ...]] = {
     _sample: ("sample",),
     _sample_without_replacement: ("sample_without_replacement",),
     _given: ("given_log_partition", "given_marginals_jvp"),
-    _smoothed: ("smoothed", "smoothed_marginals_jvp", "smoothed_sample", "smoothed_log_prob"),
+    _smoothed: ("smoothed", "smoothed_marginals_jvp", "smoothed_sample", "smoothed_log_prob", "smoothed_topk"),
     _sparse_marginals: ("project", "project_jvp"),
     _sparsemap: ("sparsemap",),
 }
