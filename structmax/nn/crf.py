@@ -16,7 +16,7 @@ from structmax.omega.zero import Zero
 from structmax.problem import Problem
 from structmax.questions.argmax import argmax
 from structmax.questions.sample import sample
-from structmax.questions.smoothed import checked, smoothed, smoothed_log_prob, smoothed_marginals, smoothed_sample
+from structmax.questions.smoothed import checked, smoothed, smoothed_marginals, smoothed_sample, smoothed_topk
 from structmax.questions.topk import topk
 from structmax.structures.linear_chain import LinearChain
 from structmax.structures.linear_chain.tags import TagConstraints
@@ -158,19 +158,19 @@ class CRF(nn.Module):
     def topk(self, emissions: Tensor, k: int, mask: Tensor | None = None) -> BestTags:
         """The k best tag sequences, best first; where there are fewer, the rest has −inf and tags of −1.
 
-        With `LocalL2` and `LocalTsallis`, probabilities are those of the recursion's random walk. `Zero` and
-        `SquaredNorm` do not define any: ask `structmax.topk(*crf.scores(emissions), k)`.
+        With `LocalL2` and `LocalTsallis` they are the most probable of the recursion's random walk. `Zero` and
+        `SquaredNorm` define no probabilities: ask `structmax.topk(*crf.scores(emissions), k)`.
 
         Returns:
             `tags`, k in front of the shape of `argmax`'s answer, and `log_probs` (k, batch), differentiable.
         """
         scores, chain = self.scores(emissions, mask)
         half, scores = narrow(scores), widened(scores)
-        parts, values = topk(scores, chain, k)
         if self.omega == ENTROPY:
+            parts, values = topk(scores, chain, k)
             log_probs = _difference(values, smoothed(scores, chain, self.omega))
         else:
-            log_probs = smoothed_log_prob(scores, chain, parts, self.omega).masked_fill(values.isneginf(), -math.inf)
+            parts, log_probs = smoothed_topk(scores, chain, self.omega, k)
         return BestTags(self._as_given(chain.decode(parts), ahead=1), log_probs if half is None else log_probs.to(half))
 
     def marginals(self, emissions: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -66,9 +66,9 @@ class Config(Settings):
     valid_file: str = option("", "file of words and tags that chooses the best checkpoint")
     test_file: str = option("", "file of words and tags to test on")
     vectors: str = option("", "file of word vectors: lines of a word and its numbers, with spaces between them")
-    epochs: int = option(15, "passes over the training data")
+    epochs: int = option(12, "passes over the training data")
     batch_size: int = option(32, "number of sentences in a step, over all processes together")
-    learning_rate: float = option(3e-3, "highest learning rate of the optimiser")
+    learning_rate: float = option(2e-3, "highest learning rate of the optimiser")
     clip: float = option(5.0, "largest norm of the gradient; 0 for no limit")
 
     def __post_init__(self) -> None:
