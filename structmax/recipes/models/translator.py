@@ -119,8 +119,9 @@ class Translator(nn.Module):
     def encode(self, source: Tensor, lengths: Tensor) -> tuple[Memory, State]:
         """What the sentences (B, S) say, and the decoder at its start."""
         states = self.encoder(source, lengths)
-        # scores of queries that are as large as their keys are of the size 1, whatever the size of both
-        keys = self.key(states) * self.key.out_features**-0.5
+        # Divided by the size, not by its root: learning makes queries alike, and all of their features add up. Sparse
+        # weights would soon be one at a single word, the same for every query, and have no gradient to leave it.
+        keys = self.key(states) / self.key.out_features
         # where a state knows the words around it, a word is itself: to read it is to attend to it
         values = torch.cat([states, self.dropout(self.encoder.words(source))], -1)
         place = torch.arange(source.shape[1], device=source.device)
