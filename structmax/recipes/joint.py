@@ -1,0 +1,317 @@
+"""A parser inside a network: trees that are never the goal, trained through by the task that uses them.
+
+A dependency parser is taught by a treebank for the first epochs. Then a task uses its trees: each word is seen next to
+its head. The task is to find a semantic graph, whose arcs say who does what, or to tell good from bad sentences. A
+`pipeline` leaves the parser as it was; the other methods pass the gradient of the task on to it, through the best tree
+or through an average of trees. `uas` shows how far its trees move from the treebank's.
+
+Reference: Peng, Thomson & Smith 2018, Backpropagating through structured argmax using a SPIGOT,
+https://arxiv.org/abs/1805.04658.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+import structmax
+from structmax import estimators, omega
+from structmax.recipes.data import conllu, scenes, semantic_graphs, text, treebank
+from structmax.recipes.data.conllu import Sentence
+from structmax.recipes.data.semantic_graphs import Batch, Corpus
+from structmax.recipes.models.parser import Parser
+from structmax.recipes.models.semantics import Classifier, EndTask, GraphParser, HeadWords
+from structmax.recipes.models.words import Words
+from structmax.training import DataError, RunError, Settings, Task, option
+
+Method = Literal["pipeline", "straight_through", "structured_attention", "spigot", "sparsemap"]
+# seeds of data that no run trains on
+VALID_SEED, TEST_SEED, HELD_OUT = 1_000_001, 1_000_002, 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Settings):
+    """A run of one method; the defaults take about a minute."""
+
+    least = Settings.least | {
+        "pretrain": 0,
+        "step": 1e-6,
+        "size": 1,
+        "layers": 1,
+        "word_size": 1,
+        "hidden": 1,
+        "dropout": 0,
+        "word_dropout": 0,
+        "most_heads": 1,
+        "train_size": 1,
+        "tree_size": 1,
+    }
+    most = Settings.most | {"dropout": 0.99, "word_dropout": 1}
+    task: Literal["semantic", "sentiment"] = option("semantic", "what is predicted: a graph of meaning, or a class")
+    method: Method = option("spigot", "what the task sees of the trees, and how the parser learns from it")
+    pretrain: int = option(8, "number of epochs at the start in which the parser alone is trained, on the treebank")
+    rehearse: bool = option(False, "go on with the treebank afterwards, a batch of it between those of the task")
+    tree_loss: Literal["crf", "margin"] = option("crf", "loss of the parser on the treebank's trees")
+    projection: Literal["polytope", "simplices"] = option(
+        "polytope", "for spigot: onto mixtures of trees, or of choices of a head for each word"
+    )
+    step: float = option(1.0, "for spigot: size of the step against the task's gradient")
+    size: int = option(64, "size of the states of both LSTMs, in each direction")
+    layers: int = option(1, "number of layers of both LSTMs")
+    word_size: int = option(64, "size of the vectors of words, if no file is given")
+    vectors: str = option("", "file of word vectors to begin with: lines of a word and numbers")
+    hidden: int = option(64, "size of the layers that score arcs")
+    dropout: float = option(0.1, "share of features that training leaves out")
+    word_dropout: float = option(0.1, "share of words that training takes for unknown ones")
+    most_heads: int = option(4, "largest number of heads of a word in a graph; in training further ones are left out")
+    train_size: int = option(500, "number of sentences to generate for the task, if no file is given")
+    tree_size: int = option(2000, "number of trees to generate for the treebank, if no file is given")
+    train_file: str = option("", "file to train the task on: CoNLL-U with enhanced graphs")
+    valid_file: str = option("", "file to choose the best checkpoint on, in the same format")
+    test_file: str = option("", "file to test on, in the same format")
+    tree_file: str = option("", "CoNLL-U file to train the parser on; by default the sentences of the task")
+    epochs: int = option(24, "passes over the training data, those of the parser included")
+    batch_size: int = option(32, "number of instances in a step, over all processes together")
+    learning_rate: float = option(2e-3, "highest learning rate of the optimiser")
+    clip: float = option(5.0, "largest norm of the gradient; 0 for no limit")
+
+
+class Model(nn.Module):
+    """A parser, and a task that reads words next to their heads. They share no parameters."""
+
+    def __init__(self, config: Config, vocabularies: treebank.Vocabularies, outputs: int) -> None:
+        super().__init__()
+        known = text.vectors(config.vectors, vocabularies.words) if config.vectors else len(vocabularies.words)
+        # sentences with classes come without tags
+        self.tags = len(vocabularies.tags) if config.task == "semantic" else 0
+
+        def reader() -> Words:
+            return Words(
+                known,
+                config.word_size,
+                config.size,
+                tags=self.tags,
+                layers=config.layers,
+                dropout=config.dropout,
+                word_dropout=config.word_dropout,
+            )
+
+        self.parser = Parser(reader(), config.hidden, dropout=config.dropout)
+        self.reader = reader()
+        self.head_words = HeadWords(self.reader.output_size)
+        features, hidden, dropout = self.head_words.output_size, config.hidden, config.dropout
+        self.end: EndTask = (
+            GraphParser(features, hidden, outputs, config.most_heads, dropout)
+            if config.task == "semantic"
+            else Classifier(features, hidden, outputs, dropout)
+        )
+
+    def forward(self, batch: treebank.Batch) -> Tensor:
+        """Scores of the parser's arcs, (B, N + 1, N + 1)."""
+        return self.parser(batch.words, batch.lengths, tags=batch.tags if self.tags else None)[1].float()
+
+    def features(self, batch: treebank.Batch, trees: Tensor) -> Tensor:
+        """Words next to their heads, (B, N, D)."""
+        words = self.reader(batch.words, batch.lengths, tags=batch.tags if self.tags else None)
+        return self.head_words(words, trees)
+
+
+class Recipe(Task[Config]):
+    model: Model
+    best = "score"
+    shown = ("loss",)
+    meanings = {
+        "score": "of semantic: F1 of the graph's labelled arcs; of sentiment: accuracy",
+        "unlabelled": "F1 of the graph's arcs, whatever their labels",
+        "beyond": "F1 of the graph's labelled arcs without those of the gold tree, whose heads are also in the tree",
+        "uas": "share of words that have the treebank's head in the parser's best tree",
+    }
+
+    def __init__(self, config: Config, device: torch.device) -> None:
+        super().__init__(config, device)
+        data = read(config) if config.train_file else generated(config)
+        known = treebank.Vocabularies.of([*data.splits["train"].sentences, *data.trees], least=1)
+        labels = semantic_graphs.labels(data.splits["train"].sentences)
+
+        def corpus(name: str, most_heads: int | None = None) -> Corpus:
+            split = data.splits[name]
+            graphs = semantic_graphs.Graphs(split.sentences, labels, device, most_heads)
+            return Corpus(split.sentences, graphs, split.classes, known, device)
+
+        self.labels = labels.words
+        self.train = corpus("train", config.most_heads)
+        self.trees = treebank.Treebank(data.trees, known, device)
+        self.held_out = {name: corpus(name) for name in ("valid", "test")}
+        # sentences whose trees are compared with the parser's
+        self.parsed = {name: treebank.Treebank(trees, known, device) for name, trees in data.parsed.items()}
+        self.estimator = estimator(config)
+        outputs = len(labels) if config.task == "semantic" else 1 + max(data.splits["train"].classes)
+        self.model = Model(config, known, outputs).to(device)
+
+    def batches(self, epoch: int) -> Sequence[Tensor]:
+        """Sentences of the treebank are numbered after those of the task."""
+        config = self.config
+        generator = torch.Generator().manual_seed(config.seed + 1_000_003 * (epoch + 1))
+        trees = [len(self.train) + batch for batch in text.by_length(self.trees.lengths, config.batch_size, generator)]
+        if epoch < config.pretrain:
+            return trees
+        batches = text.by_length(self.train.lengths, config.batch_size, generator)
+        if config.rehearse:
+            turns = [trees[k % len(trees)] for k in range(len(batches))]
+            batches = [batch for pair in zip(batches, turns, strict=True) for batch in pair]
+        return batches
+
+    def updates(self, indices: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        indices = indices.to(self.device)
+        if bool((indices >= len(self.train)).all()):
+            loss = self._tree_loss(self.trees.batch(indices - len(self.train)))
+            yield loss, {"tree_loss": loss.detach()}
+        else:
+            batch = self.train.batch(indices)
+            trees = self._trees(self.model(batch), batch.lengths, generator)
+            loss = self.model.end.loss(self.model.features(batch, trees), trees, batch)
+            yield loss, {"task_loss": loss.detach()}
+
+    def _tree_loss(self, batch: treebank.Batch) -> Tensor:
+        structure = structure_of(batch.lengths)
+        target = structure.encode(batch.heads.masked_fill(~batch.inside, -1))
+        loss = structmax.crf_loss if self.config.tree_loss == "crf" else structmax.svm_loss
+        return loss(self.model(batch), structure, target)
+
+    def _trees(self, scores: Tensor, lengths: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """What the task sees: (B, N + 1, N + 1)."""
+        structure = structure_of(lengths)
+        if self.estimator is None:
+            return structmax.argmax(scores.detach(), structure)
+        return structmax.surrogate(scores, structure, self.estimator, generator=generator)
+
+    def evaluate(self, split: str) -> dict[str, float]:
+        """How good the task's answers are, and how much the trees are like those of a treebank."""
+        # of each measure what is right, what was found, and what there was to find
+        agreed: dict[str, Tensor] = {}
+        for batch in self._sorted(self.held_out[split]):
+            scores = self.model(batch)
+            counts = self.model.end.agreement(self._answers(scores, batch), batch)
+            agreed = {name: agreed.get(name, 0) + counts[name] for name in counts}
+        metrics = {name: float(2 * right / (found + wanted)) for name, (right, found, wanted) in agreed.items()}
+        right, words = torch.zeros(2, dtype=torch.long, device=self.device).unbind()
+        for batch in self._sorted(self.parsed[split]):
+            right = right + ((best_heads(self.model(batch), batch.lengths) == batch.heads) & batch.inside).sum()
+            words = words + batch.lengths.sum()
+        return metrics | {"uas": float(right / words)}
+
+    def _sorted(self, data: Any) -> Iterator[Any]:
+        """Batches of sentences, from short to long."""
+        for indices in data.lengths.cpu().argsort(stable=True).split(self.config.batch_size):
+            yield data.batch(indices.to(self.device))
+
+    def _answers(self, scores: Tensor, batch: Batch) -> Tensor:
+        trees = self._trees(scores, batch.lengths)
+        return self.model.end.decode(self.model.features(batch, trees), trees, batch.lengths)
+
+    def drawings(self) -> list[dict[str, Any]]:
+        """Graphs, and the trees in between, of held-out sentences from short to long."""
+        data = self.held_out["valid"]
+        order = (data.lengths.cpu() <= 25).nonzero().squeeze(-1)
+        order = order[data.lengths.cpu()[order].argsort(stable=True)]
+        places = torch.linspace(0.4, 1.0, 5) * (len(order) - 1)
+        indices = order[places.long()].to(self.device)
+        batch = data.batch(indices)
+        scores = self.model(batch)
+        answers, heads = self._answers(scores, batch), best_heads(scores, batch.lengths)
+        drawn = []
+        for row, sentence in enumerate(data.sentences[index] for index in indices.tolist()):
+            tokens, title = list(sentence.words), " ".join(sentence.words)
+            tree = [[head, word] for word, head in enumerate(heads[row, : len(tokens)].tolist(), 1)]
+            trees = (
+                {"treebank": [[head, word] for word, head in enumerate(sentence.heads, 1)]} if sentence.heads else {}
+            )
+            drawing = {"kind": "arcs", "title": title, "tokens": tokens, "arcs": trees | {"parser": tree}}
+            if self.config.task == "semantic":
+                graph = [[h, m + 1, self.labels[answers[row, h, m]]] for h, m in answers[row].nonzero().tolist()]
+                gold = [[h, m, label] for m, arcs in enumerate(sentence.graph, 1) for h, label in arcs]
+                arcs = {"gold": gold, "found": graph}
+                drawn.append({"kind": "arcs", "title": title, "tokens": tokens, "arcs": arcs})
+                drawing["note"] = "The tree in between."
+            else:
+                answer, gold_class = int(answers[row]), int(batch.classes[row])
+                right = "right" if answer == gold_class else f"should be {gold_class}"
+                drawing["note"] = f"Class {answer}, {right}."
+            drawn.append(drawing)
+        return drawn
+
+
+def estimator(config: Config) -> estimators.AbstractSurrogate | None:
+    """How the gradient goes through the trees; None where it does not."""
+    projections = {"polytope": estimators.Polytope(), "simplices": estimators.Simplices(dim=-2)}
+    return {
+        "pipeline": None,
+        "straight_through": estimators.StraightThrough(),
+        "structured_attention": estimators.Relaxation(omega.Entropy()),
+        "spigot": estimators.Spigot(config.step, projection=projections[config.projection]),
+        "sparsemap": estimators.Relaxation(omega.SquaredNorm()),
+    }[config.method]
+
+
+def structure_of(lengths: Tensor) -> structmax.SpanningTree:
+    return structmax.SpanningTree(lengths, single_root=True)
+
+
+def best_heads(scores: Tensor, lengths: Tensor) -> Tensor:
+    """Of the best tree, (B, N); −1 past the last word."""
+    structure = structure_of(lengths)
+    return structure.decode(structmax.argmax(scores, structure))
+
+
+# ---------------------------------------------------------------- data
+
+
+@dataclass(frozen=True)
+class Split:
+    """Sentences, and their classes, all 0 where the task has none."""
+
+    sentences: list[Sentence]
+    classes: list[int]
+
+
+@dataclass(frozen=True)
+class Data:
+    """Those of the task, "train", "valid" and "test"; the trees of the parser; held-out sentences to compare trees of."""
+
+    splits: dict[str, Split]
+    trees: list[Sentence]
+    parsed: dict[str, list[Sentence]]
+
+
+def generated(config: Config) -> Data:
+    """Sentences of `scenes`, none of them twice."""
+    counts = {"test": (HELD_OUT, TEST_SEED), "valid": (HELD_OUT, VALID_SEED), "train": (config.train_size, config.seed)}
+    is_fitting = (lambda sentence: scenes.is_good(sentence) is not None) if config.task == "sentiment" else None
+    splits: dict[str, Split] = {}
+    for name, (count, seed) in counts.items():
+        known = [sentence for split in splits.values() for sentence in split.sentences]
+        sentences = scenes.generate(count, seed, known, is_fitting)
+        splits[name] = Split(sentences, [int(bool(scenes.is_good(sentence))) for sentence in sentences])
+    known = [sentence for name in ("test", "valid") for sentence in splits[name].sentences]
+    trees = scenes.generate(config.tree_size, config.seed + 1, known)
+    return Data(splits, trees, {name: splits[name].sentences for name in ("valid", "test")})
+
+
+def read(config: Config) -> Data:
+    """Of the files of the config."""
+    files = {"train": config.train_file, "valid": config.valid_file, "test": config.test_file}
+    missing = [f"--{name}-file" for name, path in files.items() if not path]
+    if missing:
+        raise RunError(
+            f"With --train-file there should be --valid-file and --test-file too. Give {', '.join(missing)}."
+        )
+    splits = {}
+    for name, path in files.items():
+        sentences = conllu.read(path)
+        if not any(any(sentence.graph) for sentence in sentences):
+            raise DataError(path, None, "should have graphs in the column DEPS, but has none")
+        splits[name] = Split(sentences, [0] * len(sentences))
+    trees = conllu.read(config.tree_file) if config.tree_file else splits["train"].sentences
+    return Data(splits, trees, {name: splits[name].sentences for name in ("valid", "test")})
