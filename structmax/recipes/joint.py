@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import structmax
 from structmax import estimators, omega
-from structmax.recipes.data import conllu, scenes, semantic_graphs, text, treebank
+from structmax.recipes.data import conllu, scenes, semantic_graphs, sentiment, text, treebank
 from structmax.recipes.data.conllu import Sentence
 from structmax.recipes.data.semantic_graphs import Batch, Corpus
 from structmax.recipes.models.parser import Parser
@@ -52,7 +52,7 @@ class Config(Settings):
     task: Literal["semantic", "sentiment"] = option("semantic", "what is predicted: a graph of meaning, or a class")
     method: Method = option("spigot", "what the task sees of the trees, and how the parser learns from it")
     pretrain: int = option(8, "number of epochs at the start in which the parser alone is trained, on the treebank")
-    rehearse: bool = option(False, "go on with the treebank afterwards, a batch of it between those of the task")
+    rehearse: bool = option(True, "go on with the treebank afterwards, a batch of it for each one of the task")
     tree_loss: Literal["crf", "margin"] = option("crf", "loss of the parser on the treebank's trees")
     projection: Literal["polytope", "simplices"] = option(
         "polytope", "for spigot: onto mixtures of trees, or of choices of a head for each word"
@@ -68,10 +68,10 @@ class Config(Settings):
     most_heads: int = option(4, "largest number of heads of a word in a graph; in training further ones are left out")
     train_size: int = option(500, "number of sentences to generate for the task, if no file is given")
     tree_size: int = option(2000, "number of trees to generate for the treebank, if no file is given")
-    train_file: str = option("", "file to train the task on: CoNLL-U with enhanced graphs")
+    train_file: str = option("", "file to train the task on: CoNLL-U with enhanced graphs, or sentences with classes")
     valid_file: str = option("", "file to choose the best checkpoint on, in the same format")
     test_file: str = option("", "file to test on, in the same format")
-    tree_file: str = option("", "CoNLL-U file to train the parser on; by default the sentences of the task")
+    tree_file: str = option("", "CoNLL-U file of trees for the parser; by default those of the task's sentences")
     epochs: int = option(24, "passes over the training data, those of the parser included")
     batch_size: int = option(32, "number of instances in a step, over all processes together")
     learning_rate: float = option(2e-3, "highest learning rate of the optimiser")
@@ -278,7 +278,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Data:
-    """Those of the task, "train", "valid" and "test"; the trees of the parser; held-out sentences to compare trees of."""
+    """The task's sentences by split; those that teach the parser; held-out ones whose trees are compared with its."""
 
     splits: dict[str, Split]
     trees: list[Sentence]
@@ -288,7 +288,10 @@ class Data:
 def generated(config: Config) -> Data:
     """Sentences of `scenes`, none of them twice."""
     counts = {"test": (HELD_OUT, TEST_SEED), "valid": (HELD_OUT, VALID_SEED), "train": (config.train_size, config.seed)}
-    is_fitting = (lambda sentence: scenes.is_good(sentence) is not None) if config.task == "sentiment" else None
+
+    def is_fitting(sentence: Sentence) -> bool:
+        return config.task == "semantic" or scenes.is_good(sentence) is not None
+
     splits: dict[str, Split] = {}
     for name, (count, seed) in counts.items():
         known = [sentence for split in splits.values() for sentence in split.sentences]
@@ -307,11 +310,40 @@ def read(config: Config) -> Data:
         raise RunError(
             f"With --train-file there should be --valid-file and --test-file too. Give {', '.join(missing)}."
         )
+    return read_graphs(files, config.tree_file) if config.task == "semantic" else read_classes(files, config.tree_file)
+
+
+def read_graphs(files: dict[str, str], tree_file: str) -> Data:
     splits = {}
     for name, path in files.items():
         sentences = conllu.read(path)
         if not any(any(sentence.graph) for sentence in sentences):
             raise DataError(path, None, "should have graphs in the column DEPS, but has none")
         splits[name] = Split(sentences, [0] * len(sentences))
-    trees = conllu.read(config.tree_file) if config.tree_file else splits["train"].sentences
+    trees = conllu.read(tree_file) if tree_file else splits["train"].sentences
     return Data(splits, trees, {name: splits[name].sentences for name in ("valid", "test")})
+
+
+def read_classes(files: dict[str, str], tree_file: str) -> Data:
+    """Sentences with classes, and a treebank, of which every tenth tree is held out."""
+    if not tree_file:
+        raise RunError(
+            "With --task sentiment and --train-file there should be trees to teach the parser. Give --tree-file."
+        )
+    examples = {name: sentiment.read(path) for name, path in files.items()}
+    classes = sorted({example.label for example in examples["train"]})
+    splits = {}
+    for name, found in examples.items():
+        strange = next((example.label for example in found if example.label not in classes), None)
+        if strange is not None:
+            raise DataError(files[name], None, f"classes should be among {', '.join(classes)}, but one is {strange}")
+        sentences = [Sentence(example.words, (), example.heads, ()) for example in found]
+        splits[name] = Split(sentences, [classes.index(example.label) for example in found])
+    trees = conllu.read(tree_file)
+    held_out = trees[::10]
+    kept = [tree for place, tree in enumerate(trees) if place % 10]
+    if not kept:
+        raise DataError(
+            tree_file, None, f"should have at least 2 trees, one of them to be held out, but has {len(trees)}"
+        )
+    return Data(splits, kept, {"valid": held_out, "test": held_out})

@@ -8,7 +8,7 @@ no parser can know. In `a girl arrives that sings` the arc from girl to sings cr
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from structmax.recipes.data.conllu import Sentence
 from structmax.training.errors import RunError
@@ -184,11 +184,16 @@ def generate(count: int, seed: int, without: Iterable[Sentence] = ()) -> list[Se
         (2, 3, 0, 5, 2, 3)
     """
     chance = random.Random(seed)
+    return different(lambda: Draft(chance).sentence(), count, without)
+
+
+def different(draw: Callable[[], Sentence], count: int, without: Iterable[Sentence] = ()) -> list[Sentence]:
+    """So many sentences as they are drawn, none of them twice or among `without`."""
     seen = {sentence.words for sentence in without}
     found: list[Sentence] = []
     misses = 0
     while len(found) < count:
-        sentence = Draft(chance).sentence()
+        sentence = draw()
         if sentence.words not in seen:
             seen.add(sentence.words)
             found.append(sentence)

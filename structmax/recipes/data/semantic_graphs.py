@@ -19,27 +19,26 @@ def labels(sentences: Sequence[Sentence]) -> Vocabulary:
 class Graphs:
     """The graphs of sentences on a device.
 
-        Args:
-            sentences: those they are of.
-            known: numbers of labels.
-            device: where to keep them.
-            most_heads: of a word; further heads are left out, the root last of all. By default all stay.
+    Args:
+        sentences: those they are of.
+        known: numbers of labels.
+        device: where to keep them.
+        most_heads: of a word; further heads are left out, the root last of all. By default all stay.
 
-        Examples:
-            >>> import torch
-            >>> from structmax.recipes.data import semantic_graphs
-            >>> from structmax.recipes.data import treebank
-    from structmax.recipes.data.conllu import Sentence
-            >>> graph = (((2, "agent"), (3, "agent")), ((0, "top"),), ((2, "content"),))
-            >>> she = Sentence(("she", "hopes", "to-swim"), ("_",) * 3, (2, 0, 2), ("_",) * 3, graph)
-            >>> known = semantic_graphs.labels([she])
-            >>> known.words[2:]
-            ['agent', 'content', 'top']
-            >>> semantic_graphs.Graphs([she], known, torch.device("cpu")).at(torch.tensor([0]), 3)
-            tensor([[[0, 4, 0],
-                     [0, 0, 0],
-                     [2, 0, 3],
-                     [2, 0, 0]]])
+    Examples:
+        >>> import torch
+        >>> from structmax.recipes.data import semantic_graphs
+        >>> from structmax.recipes.data.conllu import Sentence
+        >>> graph = (((2, "agent"), (3, "agent")), ((0, "top"),), ((2, "content"),))
+        >>> she = Sentence(("she", "hopes", "to-swim"), ("_",) * 3, (2, 0, 2), ("_",) * 3, graph)
+        >>> known = semantic_graphs.labels([she])
+        >>> known.words[2:]
+        ['agent', 'content', 'top']
+        >>> semantic_graphs.Graphs([she], known, torch.device("cpu")).at(torch.tensor([0]), 3)
+        tensor([[[0, 4, 0],
+                 [0, 0, 0],
+                 [2, 0, 3],
+                 [2, 0, 0]]])
     """
 
     def __init__(

@@ -16,31 +16,32 @@ from structmax.training.errors import DataError
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 
 
-def lines(path: str | Path, what: str) -> Iterator[tuple[int, str]]:
-    """The lines of a UTF-8 file with their numbers, from 1, without line ends; .gz and .xz are unpacked.
+def lines(path: str | Path, what: str, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
+    """The lines of a text file with their numbers, from 1, without line ends; .gz and .xz are unpacked.
 
     Args:
         path: of the file.
         what: it should hold, for the message if it cannot be read.
+        encoding: of its text.
     """
     path = Path(path)
     try:
-        with OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8") as file:
+        with OPENERS.get(path.suffix, open)(path, "rt", encoding=encoding) as file:
             for number, line in enumerate(file, 1):
                 yield number, line.rstrip("\n")
     except FileNotFoundError:
         raise DataError(path, None, "there is no such file") from None
     except UnicodeDecodeError as error:
-        raise DataError(path, None, f"not UTF-8 text ({error.reason})") from None
+        raise DataError(path, None, f"not {encoding.upper()} text ({error.reason})") from None
     # a folder, a file without permission; what gzip and lzma say of files that are damaged or none of theirs
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise DataError(path, None, f"should be a file of {what}, but cannot be read ({error})") from None
 
 
-def blocks(path: str | Path, what: str) -> Iterator[list[tuple[int, str]]]:
+def blocks(path: str | Path, what: str, encoding: str = "utf-8") -> Iterator[list[tuple[int, str]]]:
     """The runs of numbered lines between empty ones, such as the sentences of a file with a word in each line."""
     block: list[tuple[int, str]] = []
-    for number, line in lines(path, what):
+    for number, line in lines(path, what, encoding):
         if line.strip():
             block.append((number, line))
         elif block:

@@ -5,6 +5,7 @@ All are differentiable in the arcs of the tree, (B, N + 1, N + 1), discrete or s
 
 import functools
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -61,9 +62,10 @@ class EndTask(nn.Module, ABC):
 class GraphParser(EndTask):
     """Semantic graphs: any arcs between words such that a word has few heads, and the root has a word.
 
-    An arc's score is a biaffine form of its words, plus a weight if the tree has it, or has its inverse. The best graph
-    of these scores is that of a `structmax.FactorGraph`, and the structured hinge loss asks for the right one to lead
-    by a margin. The label of an arc is chosen by both of its words.
+    An arc's score is a biaffine form of its words, plus weights for any arc, for one that the tree has, and for one
+    whose inverse it has. They begin such that the tree is the best graph. The best graph is that of a
+    `structmax.FactorGraph`, and the structured hinge loss asks for the right one to lead by a margin. The label of an
+    arc is chosen by both of its words.
 
     Args:
         input_size: features of a word.
@@ -77,8 +79,8 @@ class GraphParser(EndTask):
         super().__init__()
         self.most_heads = most_heads
         self.arcs = structmax.nn.Biaffine(input_size, hidden_size, dropout=dropout)
-        # of arcs that are in the tree, and whose inverse is
-        self.along = nn.Parameter(torch.zeros(2))
+        # of any arc, of one in the tree, and of one whose inverse is
+        self.weights = nn.Parameter(torch.tensor([-1.0, 2.0, 0.0]))
         self.root = nn.Parameter(torch.randn(input_size) / input_size**0.5)
         self.head = nn.Linear(input_size, hidden_size)
         self.dependent = nn.Linear(input_size, hidden_size)
@@ -86,20 +88,23 @@ class GraphParser(EndTask):
 
     def forward(self, words: Tensor, tree: Tensor) -> Tensor:
         """Scores of arcs from heads to words, (B, N + 1, N)."""
-        return (self.arcs(words) + self.along[0] * tree + self.along[1] * tree.mT)[..., 1:].float()
+        any_arc, along, against = self.weights
+        return (self.arcs(words) + any_arc + along * tree + against * tree.mT)[..., 1:].float()
 
     def loss(self, words: Tensor, tree: Tensor, batch: Batch) -> Tensor:
         """The hinge loss of arcs and the cross-entropy of their labels, summed over the arcs of a sentence."""
         there = batch.graph > 0
         graphs = self._graphs(batch.lengths, there.shape[-1])
-        margin = structmax.svm_loss({"arc": self(words, tree)}, graphs, {"arc": there.float()})
+        scores: Any = {"arc": self(words, tree)}
+        target: Any = {"arc": there.float()}
+        margin = structmax.svm_loss(scores, graphs, target)
         labels = cross_entropy(self._labels(words, there), batch.graph[there], reduction="sum")
         return margin + labels / len(there)
 
     def decode(self, words: Tensor, tree: Tensor, lengths: Tensor) -> Tensor:
         """The best graph: labels of arcs, (B, N + 1, N), 0 where there is none."""
-        scores = self(words, tree)
-        there = structmax.argmax({"arc": scores}, self._graphs(lengths, scores.shape[-1]))["arc"] > 0
+        scores: Any = {"arc": self(words, tree)}
+        there = structmax.argmax(scores, self._graphs(lengths, words.shape[1]))["arc"] > 0
         # 0 is no label
         labels = self._labels(words, there)[..., 1:].argmax(-1) + 1
         return torch.zeros_like(there, dtype=torch.long).masked_scatter(there, labels)
