@@ -1,9 +1,9 @@
 """A parser inside a network: trees that are never the goal, trained through by the task that uses them.
 
 A dependency parser is taught by a treebank for the first epochs. Then a task uses its trees: each word is seen next to
-its head. The task is to find a semantic graph, whose arcs say who does what, or to tell good from bad sentences. A
-`pipeline` leaves the parser as it was; the other methods pass the gradient of the task on to it, through the best tree
-or through an average of trees. `uas` shows how far its trees move from the treebank's.
+its head. The task is to find a semantic graph, whose arcs say who does what, or to tell good from bad sentences. In a
+`pipeline` the parser learns from the treebank alone; the other methods pass the gradient of the task on to it, through
+the best tree or through an average of trees. `uas` shows how far its trees move from the treebank's.
 
 Reference: Peng, Thomson & Smith 2018, Backpropagating through structured argmax using a SPIGOT,
 https://arxiv.org/abs/1805.04658.
@@ -51,7 +51,7 @@ class Config(Settings):
     most = Settings.most | {"dropout": 0.99, "word_dropout": 1}
     task: Literal["semantic", "sentiment"] = option("semantic", "what is predicted: a graph of meaning, or a class")
     method: Method = option("spigot", "what the task sees of the trees, and how the parser learns from it")
-    pretrain: int = option(8, "number of epochs at the start in which the parser alone is trained, on the treebank")
+    pretrain: int = option(4, "number of epochs at the start in which the parser alone is trained, on the treebank")
     rehearse: bool = option(True, "go on with the treebank afterwards, a batch of it for each one of the task")
     tree_loss: Literal["crf", "margin"] = option("crf", "loss of the parser on the treebank's trees")
     projection: Literal["polytope", "simplices"] = option(
@@ -72,7 +72,7 @@ class Config(Settings):
     valid_file: str = option("", "file to choose the best checkpoint on, in the same format")
     test_file: str = option("", "file to test on, in the same format")
     tree_file: str = option("", "CoNLL-U file of trees for the parser; by default those of the task's sentences")
-    epochs: int = option(24, "passes over the training data, those of the parser included")
+    epochs: int = option(14, "passes over the training data, those of the parser included")
     batch_size: int = option(32, "number of instances in a step, over all processes together")
     learning_rate: float = option(2e-3, "highest learning rate of the optimiser")
     clip: float = option(5.0, "largest norm of the gradient; 0 for no limit")
@@ -164,12 +164,11 @@ class Recipe(Task[Config]):
         return batches
 
     def updates(self, indices: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        indices = indices.to(self.device)
-        if bool((indices >= len(self.train)).all()):
-            loss = self._tree_loss(self.trees.batch(indices - len(self.train)))
+        if int(indices[0]) >= len(self.train):
+            loss = self._tree_loss(self.trees.batch((indices - len(self.train)).to(self.device)))
             yield loss, {"tree_loss": loss.detach()}
         else:
-            batch = self.train.batch(indices)
+            batch = self.train.batch(indices.to(self.device))
             trees = self._trees(self.model(batch), batch.lengths, generator)
             loss = self.model.end.loss(self.model.features(batch, trees), trees, batch)
             yield loss, {"task_loss": loss.detach()}
@@ -195,7 +194,9 @@ class Recipe(Task[Config]):
             scores = self.model(batch)
             counts = self.model.end.agreement(self._answers(scores, batch), batch)
             agreed = {name: agreed.get(name, 0) + counts[name] for name in counts}
-        metrics = {name: float(2 * right / (found + wanted)) for name, (right, found, wanted) in agreed.items()}
+        counted = {name: counts.tolist() for name, counts in agreed.items()}
+        # of arcs beyond the tree there may be none
+        metrics = {name: 2 * right / max(found + wanted, 1) for name, (right, found, wanted) in counted.items()}
         right, words = torch.zeros(2, dtype=torch.long, device=self.device).unbind()
         for batch in self._sorted(self.parsed[split]):
             right = right + ((best_heads(self.model(batch), batch.lengths) == batch.heads) & batch.inside).sum()
@@ -214,33 +215,35 @@ class Recipe(Task[Config]):
     def drawings(self) -> list[dict[str, Any]]:
         """Graphs, and the trees in between, of held-out sentences from short to long."""
         data = self.held_out["valid"]
-        order = (data.lengths.cpu() <= 25).nonzero().squeeze(-1)
-        order = order[data.lengths.cpu()[order].argsort(stable=True)]
-        places = torch.linspace(0.4, 1.0, 5) * (len(order) - 1)
-        indices = order[places.long()].to(self.device)
-        batch = data.batch(indices)
+        lengths = data.lengths.cpu()
+        order = lengths.argsort(stable=True)
+        order = order[lengths[order] <= 25]
+        places = (torch.linspace(0.4, 1.0, 5) * (len(order) - 1)).long()
+        if not len(order):
+            return []
+        batch = data.batch(order[places].to(self.device))
         scores = self.model(batch)
-        answers, heads = self._answers(scores, batch), best_heads(scores, batch.lengths)
+        answers, heads = self._answers(scores, batch).cpu(), best_heads(scores, batch.lengths).tolist()
         drawn = []
-        for row, sentence in enumerate(data.sentences[index] for index in indices.tolist()):
-            tokens, title = list(sentence.words), " ".join(sentence.words)
-            tree = [[head, word] for word, head in enumerate(heads[row, : len(tokens)].tolist(), 1)]
-            trees = (
-                {"treebank": [[head, word] for word, head in enumerate(sentence.heads, 1)]} if sentence.heads else {}
-            )
-            drawing = {"kind": "arcs", "title": title, "tokens": tokens, "arcs": trees | {"parser": tree}}
+        for row, sentence in enumerate(data.sentences[index] for index in order[places].tolist()):
+            drawing = {"kind": "arcs", "title": " ".join(sentence.words), "tokens": sentence.words}
+            trees = {"treebank": tree_arcs(sentence.heads)} if sentence.heads else {}
+            trees["parser"] = tree_arcs(heads[row][: len(sentence)])
             if self.config.task == "semantic":
-                graph = [[h, m + 1, self.labels[answers[row, h, m]]] for h, m in answers[row].nonzero().tolist()]
-                gold = [[h, m, label] for m, arcs in enumerate(sentence.graph, 1) for h, label in arcs]
-                arcs = {"gold": gold, "found": graph}
-                drawn.append({"kind": "arcs", "title": title, "tokens": tokens, "arcs": arcs})
-                drawing["note"] = "The tree in between."
+                gold = [[head, word, label] for word, arcs in enumerate(sentence.graph, 1) for head, label in arcs]
+                found = [[h, m + 1, self.labels[answers[row, h, m]]] for h, m in answers[row].nonzero().tolist()]
+                drawn.append(drawing | {"arcs": {"gold": gold, "found": found}})
+                note = "the tree that the graph was found with"
             else:
-                answer, gold_class = int(answers[row]), int(batch.classes[row])
-                right = "right" if answer == gold_class else f"should be {gold_class}"
-                drawing["note"] = f"Class {answer}, {right}."
-            drawn.append(drawing)
+                answer, right = int(answers[row]), int(batch.classes[row])
+                note = f"class {answer}, " + ("right" if answer == right else f"should be {right}")
+            drawn.append(drawing | {"arcs": trees, "note": note})
         return drawn
+
+
+def tree_arcs(heads: Sequence[int]) -> list[list[int]]:
+    """From the head of each word to the word, counted from 1."""
+    return [[head, word] for word, head in enumerate(heads, 1)]
 
 
 def estimator(config: Config) -> estimators.AbstractSurrogate | None:
