@@ -8,10 +8,10 @@ no parser can know. In `a girl arrives that sings` the arc from girl to sings cr
 """
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from structmax.recipes.data.conllu import Sentence
-from structmax.training.errors import RunError
+from structmax.recipes.data.different import different
 
 KINDS = ("person", "animal")
 NOUNS = {
@@ -34,8 +34,6 @@ ARRIVES = ("arrives", "leaves", "waits", "stays")
 SEES = ("sees", "follows", "likes", "paints", "calls", "finds")
 THINKS = ("thinks", "says", "knows", "hopes")
 ADVERBS = ("slowly", "often", "now", "here", "happily")
-# draws in a row without a new sentence: there are too few of them
-PATIENCE = 100_000
 
 
 class Draft:
@@ -184,23 +182,4 @@ def generate(count: int, seed: int, without: Iterable[Sentence] = ()) -> list[Se
         (2, 3, 0, 5, 2, 3)
     """
     chance = random.Random(seed)
-    return different(lambda: Draft(chance).sentence(), count, without)
-
-
-def different(draw: Callable[[], Sentence], count: int, without: Iterable[Sentence] = ()) -> list[Sentence]:
-    """So many sentences as they are drawn, none of them twice or among `without`."""
-    seen = {sentence.words for sentence in without}
-    found: list[Sentence] = []
-    misses = 0
-    while len(found) < count:
-        sentence = draw()
-        if sentence.words not in seen:
-            seen.add(sentence.words)
-            found.append(sentence)
-            misses = 0
-        elif (misses := misses + 1) == PATIENCE:
-            raise RunError(
-                f"There should be {count} different sentences, but only {len(found)} were found before {PATIENCE:,} "
-                "draws in a row found no new one. Try fewer."
-            )
-    return found
+    return different(lambda: Draft(chance).sentence(), count, lambda sentence: sentence.words, without)

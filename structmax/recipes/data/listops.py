@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from structmax.recipes.data import text
-from structmax.training.errors import DataError, RunError
+from structmax.recipes.data.different import different
+from structmax.training.errors import DataError
 
 DIGITS = [str(digit) for digit in range(10)]
 OPERATORS = ["[MIN", "[MAX", "[MED", "[SM"]
@@ -24,8 +25,6 @@ TOKENS = [*DIGITS, *OPERATORS, END]
 INDEX = {token: index for index, token in enumerate(TOKENS)}
 # the generator of the paper
 VALUE_P, MAX_ARGUMENTS, MAX_DEPTH = 0.25, 5, 20
-# draws in a row without a new expression: there are too few of them
-PATIENCE = 100_000
 
 
 @dataclass(frozen=True)
@@ -81,23 +80,14 @@ def generate(count: int, seed: int, longest: int = 1000, without: Iterable[Expre
         [MED 4 9 0 8 ] = 6
     """
     chance = random.Random(seed)
-    seen = {expression.tokens for expression in without}
-    found: list[Expression] = []
-    misses = 0
-    while len(found) < count:
+
+    def draw() -> Expression | None:
         tokens: list[int] = []
         value = grow(chance, 1, tokens, longest)
-        key = tuple(tokens)
-        if 1 < len(key) <= longest and key not in seen:
-            seen.add(key)
-            found.append(Expression(key, value))
-            misses = 0
-        elif (misses := misses + 1) == PATIENCE:
-            raise RunError(
-                f"There should be {count} different expressions of at most {longest} tokens, but only {len(found)} "
-                f"were found before {PATIENCE:,} draws in a row found no new one. Try longer expressions, or fewer."
-            )
-    return found
+        return Expression(tuple(tokens), value) if 1 < len(tokens) <= longest else None
+
+    what = f"expressions of at most {longest} tokens"
+    return different(draw, count, lambda expression: expression.tokens, without, what)
 
 
 def read(path: str | Path, longest: int | None = None) -> list[Expression]:

@@ -15,6 +15,7 @@ import random
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from structmax.recipes.data.different import different
 from structmax.recipes.data.parallel import Pair
 
 # How many words there are of each kind.
@@ -115,11 +116,4 @@ def generate(count: int, seed: int, without: Iterable[Pair] = ()) -> list[Pair]:
         diba digu dida digu dubu dibu diki buti buka buda - laro lemo lele fole feza fesa lomo
     """
     chance = random.Random(seed)
-    seen = {pair.source for pair in without}
-    found: list[Pair] = []
-    while len(found) < count:
-        pair = sentence(chance)
-        if pair.source not in seen:
-            seen.add(pair.source)
-            found.append(pair)
-    return found
+    return different(lambda: sentence(chance), count, lambda pair: pair.source, without)

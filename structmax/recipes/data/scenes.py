@@ -13,7 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from structmax.recipes.data.conllu import Sentence
-from structmax.recipes.data.grammar import Draft, different
+from structmax.recipes.data.different import different
+from structmax.recipes.data.grammar import Draft
 
 NOUNS = (
     "dog", "cat", "girl", "boy", "king", "queen", "teacher", "doctor", "nurse", "horse", "bird", "farmer", "baker",
@@ -180,13 +181,11 @@ def generate(
     """
     chance = random.Random(seed)
 
-    def draw() -> Sentence:
-        while True:
-            sentence = Scene(chance).sentence()
-            if len(sentence) <= LONGEST and is_fitting(sentence):
-                return sentence
+    def draw() -> Sentence | None:
+        sentence = Scene(chance).sentence()
+        return sentence if len(sentence) <= LONGEST and is_fitting(sentence) else None
 
-    return different(draw, count, without)
+    return different(draw, count, lambda sentence: sentence.words, without)
 
 
 def is_good(sentence: Sentence) -> bool | None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from structmax.recipes.data import conllu, text
+from structmax.recipes.data.different import different
 from structmax.training.errors import DataError, RunError
 
 GENDERS = "abcdef"
@@ -55,14 +56,7 @@ def generate(count: int, seed: int, without: Iterable[Example] = ()) -> list[Exa
         not.c kind.c not.a rude.a good.e is (2, 6, 4, 6, 6, 0) positive
     """
     chance = random.Random(seed)
-    seen = {example.words for example in without}
-    found: list[Example] = []
-    while len(found) < count:
-        example = _drawn(chance)
-        if example.words not in seen:
-            seen.add(example.words)
-            found.append(example)
-    return found
+    return different(lambda: _drawn(chance), count, lambda example: example.words, without)
 
 
 def _drawn(chance: random.Random) -> Example:
