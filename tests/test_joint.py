@@ -254,6 +254,12 @@ def test_files(tmp_path):
         assert task.evaluate("test")["uas"] <= 1
 
 
+def test_long_sentences_are_not_drawn(tmp_path):
+    lines = [f"{k}\tso\tso\tADV\t_\t_\t{k - 1}\tdep\t{k - 1}:dep\t_\n" for k in range(1, 31)]
+    task, _ = trained(steps=0, **files(tmp_path, "".join(lines)))
+    assert task.drawings() == []
+
+
 def test_files_that_are_missing(tmp_path):
     given = files(tmp_path)
     del given["test_file"]
