@@ -189,17 +189,12 @@ class Recipe(Task[Config]):
             right = predicted(encoded, self.model.log_probs(encoded), len(batch)) == batch.labels
             found = {"accuracy": torch.stack([right.sum(), batch.labels.new_tensor(len(batch))])}
             if encoded.trees is not None:
-                found |= agreement(self.best_heads(encoded.trees, batch), batch)
+                found |= agreement(best_heads(encoded.trees, batch), batch)
                 if self.config.tree.startswith("sparse"):
                     found["trees"] = batch.labels.new_tensor([len(encoded.trees.weights), len(batch)])
             for name, pair in found.items():
                 totals[name] = totals.get(name, 0) + pair
         return {name: int(some) / int(all) for name, (some, all) in totals.items() if all}
-
-    def best_heads(self, trees: encoders.Trees, batch: sentiment.Batch) -> Tensor:
-        """Those of the tree that shares most with the trees of a sentence: (B, N)."""
-        structure = structmax.SpanningTree(batch.lengths, single_root=False)
-        return structure.decode(structmax.argmax(trees.mean(trees.arcs, len(batch)), structure))
 
     def drawings(self) -> list[dict[str, Any]]:
         """Trees with their probabilities, or soft arcs, below the given tree."""
@@ -280,6 +275,12 @@ def predicted(encoded: encoders.Encoded, log_probs: Tensor, sentences: int) -> T
     """The most probable class of each sentence over all its trees: (B,)."""
     weighed = log_probs.exp() * encoded.weights.detach().unsqueeze(-1)
     return weighed.new_zeros(sentences, weighed.shape[-1]).index_add(0, encoded.sentence, weighed).argmax(-1)
+
+
+def best_heads(trees: encoders.Trees, batch: sentiment.Batch) -> Tensor:
+    """Those of the tree that shares most with the trees of a sentence: (B, N)."""
+    structure = structmax.SpanningTree(batch.lengths, single_root=False)
+    return structure.decode(structmax.argmax(trees.mean(trees.arcs, len(batch)), structure))
 
 
 def agreement(heads: Tensor, batch: sentiment.Batch) -> dict[str, Tensor]:
