@@ -206,7 +206,7 @@ def straight_through_beam(beam: tuple[Any, Tensor], *, alpha: float = 1.0, tempe
             is none: what `Policy.beam`, `structmax.topk`, `structmax.smoothed_topk` or your own search returns. The
             gradient goes to the values.
         alpha: 1 for the softmax, 2 for the sparsemax, which leaves out what is far from the best.
-        temperature: > 0.
+        temperature: a number > 0.
 
     Returns:
         y_1, with shapes and names of the parts without k; zeros where nothing was found.

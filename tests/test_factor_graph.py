@@ -743,9 +743,12 @@ def test_spigot_projects_onto_the_relaxation():
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
-        (structmax.log_partition, "Try `sparsemap`, or `perturb_and_map`"),
-        (structmax.marginals, "Try `sparsemap`, or `perturb_and_map`"),
-        (structmax.sample, "Try `sparsemap`, or `perturb_and_map`"),
+        (
+            structmax.log_partition,
+            "Try `belief_propagation`, which is exact on trees, `sparsemap`, or `perturb_and_map`",
+        ),
+        (structmax.marginals, "Try `belief_propagation`, which is exact on trees, `sparsemap`, or `perturb_and_map`"),
+        (structmax.sample, "Try `belief_propagation`, which is exact on trees, `sparsemap`, or `perturb_and_map`"),
         (structmax.max_marginals, "Try `argmax`"),
         (lambda scores, graph: structmax.topk(scores, graph, 2), "Try `argmax`"),
         (lambda scores, graph: structmax.smoothed(scores, graph, structmax.omega.LocalL2()), "Try `sparsemap`"),

@@ -66,7 +66,7 @@ class Config(Settings):
     valid_file: str = option("", "file to validate on; by default a tenth of the training file")
     test_file: str = option("", "file to test on; by default another tenth of the training file")
     classes: Literal[2, 5] = option(2, "for bracketed trees: two classes, without neutral sentences, or five")
-    encoding: Literal["utf-8", "latin-1"] = option("utf-8", "of the files")
+    encoding: Literal["utf8", "latin1"] = option("utf8", "of the files")
     epochs: int = option(10, "passes over the training data")
     learning_rate: float = option(2e-3, "highest learning rate of the optimiser")
     clip: float = option(1.0, "largest norm of the gradient; 0 for no limit")
