@@ -54,7 +54,8 @@ def smoothed(scores: Scores, structure: AbstractStructure, omega: AbstractOmega,
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:
-        The batch shape. −inf for an instance in which nothing is feasible.
+        The batch shape. −inf for an instance in which nothing is feasible; with `Zero()`, which only asks for the best
+        structure and gets zeros, 0.
 
     Examples:
         >>> import torch, structmax
