@@ -159,7 +159,7 @@ def _plan(room: str, name: str, device: str, parts: int, asked: str, chosen: str
     """The plan for the answer of that rank among those of the chosen backend."""
     called, home, refuses, yields = list(all_found(room, name, chosen))[rank]
     assert called is not None
-    if asked == "auto" and yields is not None:
+    if asked == "auto" and yields is not None and "numba" in near(room, name, device, explain(room, name, device)):
         refuses = _either(refuses, yields)
     in_dtype = tuple(not kind.startswith("state") and ":" not in kind for kind in kinds(room, name, parts))
     fetches = device == "cuda" and chosen == "numba"

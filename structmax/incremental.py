@@ -230,11 +230,19 @@ def straight_through_beam(beam: tuple[Any, Tensor], *, alpha: float = 1.0, tempe
     moved = p - p.detach()
 
     def best(y: Tensor) -> Tensor:
+        check.floating("parts", y)
+        if y.shape[: p.dim()] != p.shape:
+            raise ValueError(
+                f"The parts of `beam` should begin with the shape {tuple(p.shape)} of its values, (k, batch), but have "
+                f"{tuple(y.shape)}."
+            )
         (weighted,) = scaled(moved, (y,))
         return y[0] + weighted.sum(0)
 
     if isinstance(parts, Tensor):
         return best(parts)
+    if isinstance(parts, dict):
+        return {name: best(y) for name, y in parts.items()}
     tensors = (None if y is None else best(y) for y in parts)
     return type(parts)(*tensors) if hasattr(parts, "_fields") else tuple(tensors)
 

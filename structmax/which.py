@@ -39,8 +39,9 @@ def which(scores: Any, structure: AbstractStructure) -> dict[str, str]:
             against = [f"{backend}: {reasons[backend]}" for backend in faster if DEVICES[backend] == device]
             where = " on the host" if DEVICES.get(able[0], device) != device else ""
             answer = found(room, name, able[0])
-            if answer.yields is not None:
-                against.append(f"{able[1]} on the host where it is faster")
+            host = next((backend for backend in able[1:] if DEVICES.get(backend, device) != device), None)
+            if answer.yields is not None and host is not None:
+                against.append(f"{host} on the host where it is faster")
             answers[name] = f"{able[0]}{where} ({'; '.join([answer.home, *against])})"
         elif why := intractable(room, name):
             answers[name] = f"refused, as `{said[why]}` is" if why in said else f"refused: {why}"

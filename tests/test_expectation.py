@@ -235,6 +235,15 @@ def test_a_bound_of_the_evidence_is_unbiased(structure, estimator):
         assert ((found.mean(0) - value).abs() <= 4 * found.std(0) / math.sqrt(DRAWS) + 1e-9).all()
 
 
+@pytest.mark.parametrize("estimator", EXACT, ids=repr)
+def test_entropies_keep_nan_and_are_0_where_nothing_is_feasible(estimator):
+    x = torch.tensor([[0.0, math.nan, 1.0], [-math.inf] * 3, [0.0, 0.0, 5.0]])
+    result = structmax.expect(lambda z, _: z[:, 0], x, structmax.Simplex(), estimator)
+    assert result.entropy[0].isnan()
+    assert result.entropy[1].item() == 0.0
+    assert result.entropy[2] >= 0
+
+
 def test_a_surrogate_has_the_log_probability_of_its_choice():
     x = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     seen = []

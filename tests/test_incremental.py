@@ -310,3 +310,13 @@ def test_not_a_number_stays_in_its_instance():
 def test_errors(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+def test_straight_through_a_beam_of_named_parts_and_what_is_no_beam():
+    y, values = torch.eye(3), torch.tensor([2.0, 1.0, 0.0], requires_grad=True)
+    found = straight_through_beam(({"word": y}, values))
+    torch.testing.assert_close(found["word"], torch.tensor([1.0, 0.0, 0.0]))
+    with pytest.raises(TypeError, match="`parts` should be floating point"):
+        straight_through_beam((torch.zeros(3, 2, dtype=torch.long), values))
+    with pytest.raises(ValueError, match=r"begin with the shape \(3,\) of its values"):
+        straight_through_beam((torch.zeros(2, 2), values))

@@ -299,3 +299,19 @@ def test_wrong_files_with_classes(tmp_path):
         recipe.Recipe(recipe.Config(**given), CPU)
     with pytest.raises(DataError, match=r"trees\.conllu: should have at least 2 trees, .* but has 1"):
         recipe.Recipe(recipe.Config(**with_classes(tmp_path, trees=1)), CPU)
+
+
+def test_settings_that_would_train_nothing_are_refused():
+    with pytest.raises(ValueError, match="`pretrain` should be less than `epochs`, 3, but is 4"):
+        recipe.Config(epochs=3)
+    with pytest.raises(ValueError, match="`train_file` should be given with `tree_file`"):
+        recipe.Config(tree_file="trees.conllu")
+
+
+def test_graphs_without_a_root_teach_nothing(tmp_path):
+    rootless = LINES.replace("0:root", "_")
+    task, _ = trained(steps=0, **files(tmp_path, f"{LINES}\n{rootless}"))
+    assert len(task.train) == 1
+    assert len(task.held_out["valid"]) == 2
+    with pytest.raises(DataError, match="should have graphs with a word below the root, but has none"):
+        trained(steps=0, **files(tmp_path, rootless))

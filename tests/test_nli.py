@@ -91,7 +91,11 @@ def test_a_file_of_snli_without_the_pairs_that_have_no_label(tmp_path):
     [
         ("", 1, "should name a column sentence_A or sentence1 or premise"),
         ("premise\tlabel\n", 1, "should name a column sentence_B or sentence2 or hypothesis, but has premise, label"),
-        ("premise\thypothesis\n", 1, "should name a column entailment_judgment or gold_label or label"),
+        (
+            "premise\thypothesis\n",
+            1,
+            "should name a column entailment_judgment or entailment_label or gold_label or label",
+        ),
         (SICK, None, "should have labelled pairs of sentences, but has none"),
         (SICK + "1\ta\tb\n", 2, "should have 5 columns with tabs between, as the first line has, but has 3"),
         (
@@ -128,8 +132,22 @@ def test_tenths_of_the_training_file_are_held_out_where_there_are_no_other_files
     assert len(whole["train"]) == 40
 
 
+def test_a_premise_that_is_held_out_is_in_no_pair_to_train_on(tmp_path):
+    rows = "".join(f"p{k // 3}\th{k}\tneutral\n" for k in range(90))
+    path = written(tmp_path, f"premise\thypothesis\tlabel\n{rows}", "pairs.tsv")
+    splits = recipe.from_files(recipe.Config(train_file=str(path)))
+    premises = {split: {pair.premise for pair in pairs} for split, pairs in splits.items()}
+    assert [len(pairs) for pairs in splits.values()] == [72, 9, 9]
+    assert not premises["train"] & (premises["valid"] | premises["test"])
+
+
+def test_held_out_pairs_are_not_made_again_to_train_on():
+    with pytest.raises(RunError, match="`seed` should not be 1000002"):
+        recipe.generated(recipe.Config(seed=recipe.TEST_SEED))
+
+
 def test_files_that_are_missing_are_asked_for(tmp_path):
-    with pytest.raises(RunError, match=r"at least 10 pairs.*has 9. Try --valid-file"):
+    with pytest.raises(RunError, match=r"at least 10 premises.*has 9. Try --valid-file"):
         recipe.Recipe(recipe.Config(train_file=pairs_file(tmp_path, 9)), CPU)
     with pytest.raises(RunError, match="need a `train_file`"):
         recipe.Recipe(recipe.Config(test_file=pairs_file(tmp_path, 9)), CPU)

@@ -301,3 +301,12 @@ def test_travels_and_says_what_it_is(omega):
 def test_what_is_no_omega_is_refused():
     with pytest.raises(TypeError, match=r"`omega` should be a regulariser such as omega.LocalL2\(1.0\), but is 'l2'"):
         CRF(C, omega="l2")
+
+
+@pytest.mark.parametrize("omega", [None, Zero(), LocalL2(), SquaredNorm()], ids=repr)
+def test_not_a_number_is_not_taken_for_nothing_allowed(omega):
+    emissions = torch.zeros(2, 3, C)
+    emissions[0, 1, 0] = math.nan
+    likelihood = CRF(C, batch_first=True, omega=omega)(emissions, torch.zeros(2, 3, dtype=torch.long), reduction="none")
+    assert likelihood.isnan().tolist() == [True, False]
+    assert likelihood[1].isfinite()

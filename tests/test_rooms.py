@@ -461,11 +461,12 @@ def test_what_a_kernel_refuses_an_engine_answers(tmp_path, monkeypatch, caplog):
     [
         (structmax.LinearChain, [(2, 3, 4), (2, 2, 4, 4)], [(2000, 3, 4), (2000, 2, 4, 4)]),
         (structmax.SemiMarkov, [(2, 3, 2, 4), (2, 4, 4)], [(2000, 3, 2, 4), (2000, 4, 4)]),
-        (structmax.Matching, [(2, 3, 3)], None),
+        (structmax.Matching, [(2, 3, 3)], [(2000, 16, 16)]),
     ],
 )
-def test_few_searches_of_a_sparse_map_are_left_to_the_host(structure, few, many):
+def test_few_searches_of_a_sparse_map_are_left_to_the_host(structure, few, many, monkeypatch):
     pytest.importorskip("triton")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 16)
     room, parts = structure.room, len(few)
 
     def reason(shapes, backend):
@@ -478,7 +479,10 @@ def test_few_searches_of_a_sparse_map_are_left_to_the_host(structure, few, many)
     plan = backends.plan(room, "sparsemap", "cuda", parts, "auto")
     after = backends._after(plan, "cuda", said)
     assert (after.backend, after.fetches) == ("numba", True)
-    assert many is None or reason(many, "auto") is None
+    assert reason(many, "auto") is None
+    # a single core searches for fewer
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    assert reason([(100, *shape[1:]) for shape in many], "auto") is None
     # who asks for Triton gets it
     forced = backends._plan(room, "sparsemap", "cuda", parts, "triton", "triton", 0)
     assert forced.refuses("sparsemap", [torch.empty(shape, device="meta") for shape in few], {}) is None

@@ -251,3 +251,20 @@ def test_padding_changes_nothing():
     ):
         alone = encoder(words[1:, :2], lengths[1:]).states
         torch.testing.assert_close(encoder(words, lengths).states[1:], alone)
+
+
+def test_a_class_that_is_held_out_alone_is_known(tmp_path):
+    path = tmp_path / "sentences.txt"
+    path.write_text("".join(f"{k} so{k}\n" for k in range(30)), encoding="utf-8")
+    task = recipe.Recipe(recipe.Config(tree="none", train_file=str(path)), CPU)
+    assert len(task.labels) == 30
+
+
+def test_treebanks_are_utf8_and_classes_have_one_digit(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("1\tso\tso\tADV\t_\t_\t0\troot\t_\t_\n", encoding="utf-8")
+    with pytest.raises(DataError, match="CoNLL-U files should be UTF-8, but `encoding` is latin1"):
+        sentiment.read(path, encoding="latin1")
+    path.write_text("(12 (2 It) (4 works))\n", encoding="utf-8")
+    with pytest.raises(DataError, match="a class should be a digit from 0 to 4, but one is '12'"):
+        sentiment.read(path)

@@ -236,3 +236,10 @@ def test_the_barycentre_is_as_long_as_its_start():
 def test_what_does_not_fit_is_said(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_distances_of_points_that_cannot_be_compared_are_refused():
+    with pytest.raises(ValueError, match=r"points of the same size, but have \(5, 3\) and \(4, 2\)"):
+        structmax.squared_distance(torch.zeros(5, 3), torch.zeros(4, 2))
+    with pytest.raises(ValueError, match=r"`y`.*meta"):
+        structmax.squared_distance(torch.zeros(5, 3), torch.zeros(4, 3, device="meta"))

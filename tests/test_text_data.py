@@ -79,6 +79,18 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
         list(text.lines(latin, "words"))
 
 
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
+    path = tmp_path / "marked"
+    path.write_bytes("é".encode("utf-8-sig"))
+    assert list(text.lines(path, "words")) == [(1, "é")]
+    assert list(text.lines(path, "words", "utf8")) == [(1, "é")]
+
+
+def test_words_with_spaces_have_no_vectors(tmp_path):
+    path = written(tmp_path, "the 1 2\n. . . 3 4\n. 5 6\n", "vectors.txt")
+    assert text.vectors(path, text.Vocabulary(["the", "."]))[2:].tolist() == [[1, 2], [5, 6]]
+
+
 def test_vectors_of_words(tmp_path):
     vocabulary = text.Vocabulary(["The", "cat", "rare"])
     path = written(tmp_path, "3 2\nthe 1 2\ncat 3 4\ndog 5 6\n", "vectors.txt")

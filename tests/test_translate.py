@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import unicodedata
 from typing import get_type_hints
 
 import pytest
@@ -315,3 +316,8 @@ def test_a_loss_is_a_mean_over_sentences():
 def test_sparse_attention_finds_the_words(tmp_path):
     summary = run(recipe.Recipe, config(size=64, train_size=2000, epochs=8, longest=30), tmp_path / "run")
     assert summary["test"]["aligned"] > 0.8
+
+
+def test_a_translation_that_is_right_is_written_as_its_reference():
+    for line in ("„Guten Morgen”, sagte er (leise)…", "¿Qué? ¡Sí!", "cafe\u0301 au lait"):
+        assert parallel.joined(parallel.words(line)) == unicodedata.normalize("NFC", line)

@@ -88,6 +88,11 @@ def squared_distance(x: Tensor, y: Tensor) -> Tensor:
                 [9., 4.]])
     """
     check.together("The batches of `x` and `y`", x.shape[:-2], y.shape[:-2])
+    check.same_device("y", y, x)
+    if x.shape[-1] != y.shape[-1]:
+        raise ValueError(
+            f"`x` and `y` should have points of the same size, but have {tuple(x.shape)} and {tuple(y.shape)}."
+        )
     batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     return squared_distance_rule(x.expand(*batch, *x.shape[-2:]), y.expand(*batch, *y.shape[-2:]))
 

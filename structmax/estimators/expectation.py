@@ -9,6 +9,7 @@ Methods that sum have probabilities to differentiate. Methods that draw add a te
 so that the value stays the estimate itself, and one backward pass serves f's parameters and the scores.
 """
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -85,12 +86,14 @@ class Evaluations:
         log_prob = torch.where(inside, probabilities, 1.0).log()
         return (probabilities * self(problem, parts, inside, log_prob)).sum(0)
 
-    def entropy(self, problem: Problem) -> Tensor:
-        """Of the distribution that f was averaged over: (B,)."""
-        if self.probabilities is None:
-            return entropy_of(problem)
-        inside = torch.where(self.probabilities > 0, self.probabilities, 1.0)
-        return -(inside * inside.log()).sum(0)
+
+def _entropy(problem: Problem, probabilities: Tensor | None) -> Tensor:
+    """Of the distribution with these probabilities (K, B), or of p, as an answer."""
+    if probabilities is None:
+        return problem.shaped(entropy_of(problem))
+    # NaN stays
+    inside = torch.where(probabilities == 0, 1.0, probabilities)
+    return problem.shaped((inside * -inside.log()).sum(0))
 
 
 def drawn(problem: Problem, count: int, generator: torch.Generator | None) -> Tensors:
@@ -215,7 +218,8 @@ def expect(
         check.instance("estimator", estimator, AbstractEstimator, "an object such as ScoreFunction()")
         refuse(problem, estimator, estimator.needs, SIMPLE)
         value = estimator.estimate(problem, evaluations, generator)
-    return Expectation(problem.shaped(value), evaluations.count, lambda: problem.shaped(evaluations.entropy(problem)))
+    entropy = functools.partial(_entropy, problem, evaluations.probabilities)
+    return Expectation(problem.shaped(value), evaluations.count, entropy)
 
 
 # Estimators that need little, for a refusal to suggest.

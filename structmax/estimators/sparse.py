@@ -93,4 +93,4 @@ class SparseSupport(AbstractEstimator):
         q = found.probabilities.movedim(1, 0)
         structures = unflat(members_of(found.lists, problem.scores), problem.scores)
         # An instance with NaN among its scores has no support that could show it.
-        return f.summed(problem, in_front(structures), q).masked_fill(found.value.isnan(), math.nan)
+        return f.summed(problem, in_front(structures), q.masked_fill(found.value.isnan(), math.nan))

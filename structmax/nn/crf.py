@@ -235,9 +235,10 @@ class CRF(nn.Module):
         if not isinstance(self.omega, Zero):
             return smoothed(scores, chain, self.omega)
         # the value of Zero does not tell no sequence from one without steps
-        best = chain.decode(argmax(scores, chain))
+        parts = argmax(scores, chain)
+        best, lost = chain.decode(parts), parts.unary.isnan().flatten(-2).any(-1)
         nothing = (keep & (best < 0)).any(-1)
-        return _score(scores, best.clamp_min(0), keep).masked_fill(nothing, -math.inf)
+        return _score(scores, best.clamp_min(0), keep).masked_fill(nothing, -math.inf).masked_fill(lost, math.nan)
 
     def _omega_at(self, scores: Any, chain: LinearChain, tags: Tensor) -> Tensor | float:
         """Ω(tags), one number for each sequence or 0 for all."""

@@ -103,7 +103,7 @@ class Steps(AbstractLayout):
 
     θ.unary = S, and θ.pairwise[i, j] is the score of the step from key i to key j, which depends on j − i. To begin at
     the first key and to end at the last have scores of their own. All of these are learnt, and 0 at first. The weights
-    of a query sum to 1.
+    of a query sum to 1, or are all 0 where there is no key or no query.
 
     Args:
         reach: the steps −reach … reach have a score each; longer ones have that of the longest in their direction.
@@ -133,8 +133,8 @@ class Steps(AbstractLayout):
         steps, (first, last) = self.steps.to(scores.dtype), self.ends.to(scores.dtype)
         place = torch.arange(K, device=scores.device)
         pairwise = steps[(place - place.unsqueeze(-1)).clamp(-self.reach, self.reach) + self.reach]
-        count = torch.tensor(K) if lengths is None else lengths
-        begin, end = first * (place == 0), last * (place + 1 == count.to(scores.device).unsqueeze(-1))
+        count = K if lengths is None else lengths.to(scores.device).unsqueeze(-1)
+        begin, end = first * (place == 0), last * (place + 1 == count)
         chain = LinearChain(query_lengths)
         parts = chain.Parts(_readable(scores, lengths), pairwise, begin, end.expand(*batch, K))
         return answer(parts, chain).unary

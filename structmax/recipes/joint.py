@@ -77,6 +77,17 @@ class Config(Settings):
     learning_rate: float = option(2e-3, "highest learning rate of the optimiser")
     clip: float = option(5.0, "largest norm of the gradient; 0 for no limit")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pretrain >= self.epochs:
+            raise ValueError(
+                f"`pretrain` should be less than `epochs`, {self.epochs}, but is {self.pretrain}: the task would not "
+                "be trained. Try more epochs."
+            )
+        for name in ("valid_file", "test_file", "tree_file"):
+            if getattr(self, name) and not self.train_file:
+                raise ValueError(f"`train_file` should be given with `{name}`, but is empty.")
+
 
 class Model(nn.Module):
     """A parser, and a task that reads words next to their heads. They share no parameters."""
@@ -322,6 +333,11 @@ def read_graphs(files: dict[str, str], tree_file: str) -> Data:
         sentences = conllu.read(path)
         if not any(any(sentence.graph) for sentence in sentences):
             raise DataError(path, None, "should have graphs in the column DEPS, but has none")
+        if name == "train":
+            # No other graph is a member of the set, and the loss of what is none has no lower bound.
+            sentences = [sentence for sentence in sentences if any(0 in dict(arcs) for arcs in sentence.graph)]
+            if not sentences:
+                raise DataError(path, None, "should have graphs with a word below the root, but has none")
         splits[name] = Split(sentences, [0] * len(sentences))
     trees = conllu.read(tree_file) if tree_file else splits["train"].sentences
     return Data(splits, trees, {name: splits[name].sentences for name in ("valid", "test")})

@@ -135,30 +135,40 @@ def found(aligned: Aligned, batch: entailment.Batch) -> Tensor:
     A word that reads nothing has not found it.
     """
     of_premise, of_hypothesis = aligned
-    most = (of_premise == of_premise.amax(-1, keepdim=True)) & (of_premise > 0)
-    most_too = (of_hypothesis == of_hypothesis.amax(-2, keepdim=True)) & (of_hypothesis > 0)
+    most, most_too = _most(of_premise, -1), _most(of_hypothesis, -2)
     return torch.stack([(most & batch.gold).sum() + (most_too & batch.gold).sum(), len(aligned) * batch.gold.sum()])
+
+
+def _most(weights: Tensor, dim: int) -> Tensor:
+    """Where a weight is above all others along a dimension."""
+    top = (weights == weights.amax(dim, keepdim=True)) & (weights > 0)
+    return top & (top.sum(dim, keepdim=True) == 1)
 
 
 def generated(config: Config) -> dict[str, list[entailment.Pair]]:
     """Pairs of each split, made up."""
     if config.valid_file or config.test_file:
         raise RunError("`valid_file` and `test_file` need a `train_file`, but there is none. Try --train-file.")
+    if config.seed in (VALID_SEED, TEST_SEED):
+        raise RunError(f"`seed` should not be {config.seed}: pairs to validate and to test with are made by it.")
     sizes = {"train": (config.train_size, config.seed), "valid": (1000, VALID_SEED), "test": (2000, TEST_SEED)}
     return {split: word_families.generate(size, seed, config.longest) for split, (size, seed) in sizes.items()}
 
 
 def from_files(config: Config) -> dict[str, list[entailment.Pair]]:
-    """Pairs of each split from files; a tenth of those for training where a file is missing."""
+    """Pairs of each split from files; where one is missing, those of a tenth of the premises to train on."""
     given = {"valid": config.valid_file, "test": config.test_file}
     pairs = {split: entailment.read(path) for split, path in given.items() if path}
     train = entailment.read(config.train_file)
     tenths = {split: place for split, place in TENTH.items() if not given[split]}
-    if tenths and len(train) < 10:
+    # premises that are held out are in no pair to train on
+    order = {premise: place for place, premise in enumerate(dict.fromkeys(pair.premise for pair in train))}
+    if tenths and len(order) < 10:
         raise RunError(
-            f"`train_file` should have at least 10 pairs, a tenth of which can be held out, but {config.train_file} "
-            f"has {len(train)}. Try --valid-file and --test-file."
+            f"`train_file` should have at least 10 premises, a tenth of which can be held out, but {config.train_file} "
+            f"has {len(order)}. Try --valid-file and --test-file."
         )
-    pairs |= {split: train[place::10] for split, place in tenths.items()}
-    kept = [pair for place, pair in enumerate(train) if place % 10 not in tenths.values()]
+    for split, place in tenths.items():
+        pairs[split] = [pair for pair in train if order[pair.premise] % 10 == place]
+    kept = [pair for pair in train if order[pair.premise] % 10 not in tenths.values()]
     return {"train": kept} | pairs

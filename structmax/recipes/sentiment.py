@@ -143,7 +143,8 @@ class Recipe(Task[Config]):
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)
         splits = read(config) if config.train_file else generated(config)
-        self.labels = sorted({example.label for example in splits["train"]})
+        # one that is rare may be held out alone
+        self.labels = sorted({example.label for examples in splits.values() for example in examples})
         # with word vectors, held-out words are known too
         known = splits.values() if config.vectors else [splits["train"]]
         self.vocabulary = text.Vocabulary.of(sentiment.lowered(e) for examples in known for e in examples)

@@ -139,6 +139,8 @@ def read(config: Config) -> dict[str, list[columns.Sentence]]:
     if config.train_file:
         files = {"train": config.train_file, "valid": config.valid_file, "test": config.test_file}
         return {split: columns.read(path) for split, path in files.items()}
+    if config.seed in (VALID_SEED, TEST_SEED):
+        raise RunError(f"`seed` should not be {config.seed}: sentences to validate and to test with are made by it.")
     return {
         "train": names.generate(config.train_size, config.seed),
         "valid": names.generate(VALID, VALID_SEED),

@@ -29,8 +29,6 @@ VALID_SEED, TEST_SEED = 1_000_001, 1_000_002
 # of the generated data
 HELD_OUT = 500
 IGNORED = -100
-# sentences in a batch of an evaluation
-EVALUATED = 256
 
 # From scores to probabilities of words, and the loss that belongs to it.
 OUTPUTS: dict[str, tuple[Any, Any]] = {
@@ -124,8 +122,10 @@ class Recipe(Task[Config]):
     model: Translator
     best = "bleu"
     meanings = {
-        "accuracy": "of the words of the reference, those that have the highest score after the words before them",
-        "bleu": "of the translations that are found, by sacrebleu with its own tokens (13a)",
+        "accuracy": "share of a reference's words, its end included, that have the highest score after those before "
+        "them, on average over sentences",
+        "bleu": "of the translations that are found, their words joined by simple rules, by sacrebleu with its own "
+        "tokens (13a)",
         "attended": "share of the source's words that have any attention, on average over the words of the reference",
         "aligned": "of the target words that stand for source words, those that attend to one of these most",
         "on_links": "share of their attention that is on the words they stand for",
@@ -168,7 +168,7 @@ class Recipe(Task[Config]):
         translations = [""] * len(data)
         # what was found, and what there was to find
         counts: dict[str, Tensor] = {}
-        for indices in data.source.lengths.cpu().argsort(stable=True).split(EVALUATED):
+        for indices in data.source.lengths.cpu().argsort(stable=True).split(self.config.batch_size):
             batch = data.batch(indices.to(self.device))
             losses, right, weights = self.judged(batch)
             many = torch.tensor(len(indices), device=self.device)

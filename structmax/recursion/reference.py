@@ -81,7 +81,8 @@ def _walk_logs(s: Tensor, alpha: float, gamma: float) -> Tensor:
         inside, z = _below_best(s, gamma)
         return torch.where(inside, z - _logsumexp(torch.where(inside, z, -math.inf)).unsqueeze(-1), -math.inf)
     q = _walk_probabilities(s, alpha, gamma)
-    return torch.where(q > 0, torch.where(q > 0, q, 1.0).log(), -math.inf)
+    # NaN stays
+    return torch.where(q == 0, -math.inf, torch.where(q == 0, 1.0, q).log())
 
 
 def _smoothed_max(alpha: float, gamma: float) -> Combine:

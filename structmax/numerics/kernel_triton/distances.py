@@ -16,8 +16,8 @@ def _distances(p_x, p_y, p_out, N, M, D, down, across, DOUBLE: tl.constexpr, TIL
     WORK: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     i_tile = tl.program_id(0)
     i_b = (i_tile // (down * across)).to(tl.int64)
-    o_x = (i_tile // across % down) * TILE + tl.arange(0, TILE)
-    o_y = (i_tile % across) * TILE + tl.arange(0, TILE)
+    o_x = ((i_tile // across % down) * TILE + tl.arange(0, TILE)).to(tl.int64)
+    o_y = ((i_tile % across) * TILE + tl.arange(0, TILE)).to(tl.int64)
     p_x += i_b * N * D
     p_y += i_b * M * D
     b_sum = tl.zeros((TILE, TILE), WORK)
@@ -26,7 +26,7 @@ def _distances(p_x, p_y, p_out, N, M, D, down, across, DOUBLE: tl.constexpr, TIL
         b_y = tl.load(p_y + o_y * D + d, mask=o_y < M, other=0.0).to(WORK)
         b_difference = b_x[:, None] - b_y[None, :]
         b_sum += b_difference * b_difference
-    o_out = o_x.to(tl.int64)[:, None] * M + o_y[None, :]
+    o_out = o_x[:, None] * M + o_y[None, :]
     tl.store(p_out + i_b * N * M + o_out, b_sum, mask=(o_x < N)[:, None] & (o_y < M)[None, :])
 
 

@@ -16,7 +16,7 @@ LABELS = ("entailment", "neutral", "contradiction")
 COLUMNS = {
     "premise": ("sentence_A", "sentence1", "premise"),
     "hypothesis": ("sentence_B", "sentence2", "hypothesis"),
-    "label": ("entailment_judgment", "gold_label", "label"),
+    "label": ("entailment_judgment", "entailment_label", "gold_label", "label"),
 }
 # SNLI's label of a pair whose annotators did not agree
 NO_LABEL = "-"
@@ -53,7 +53,7 @@ def read(path: str | Path) -> list[Pair]:
     read, nor are lines whose label is "-".
     """
     numbered = text.lines(path, "pairs of sentences")
-    names = next(numbered, (0, ""))[1].removeprefix("\ufeff").split("\t")
+    names = next(numbered, (0, ""))[1].split("\t")
     places = {column: _place(column, names, path) for column in COLUMNS}
     pairs = []
     for number, line in numbered:

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,18 +41,19 @@ def words(line: str) -> tuple[str, ...]:
         >>> parallel.words("The man's T-shirt costs 3,50 (or so).")
         ('The', "man's", 'T-shirt', 'costs', '3,50', '(', 'or', 'so', ')', '.')
     """
-    return tuple(WORD.findall(line))
+    # an accent is a part of its letter
+    return tuple(WORD.findall(unicodedata.normalize("NFC", line)))
 
 
 def joined(words: Sequence[str]) -> str:
-    """Words as a line, with punctuation at the word before.
+    """Words as a line, with punctuation at the word before, or after it where it opens something.
 
     Examples:
         >>> from structmax.recipes.data import parallel
         >>> parallel.joined(["Yes", ",", "she", "sings", "."])
         'Yes, she sings.'
     """
-    return re.sub(r" ([.,;:!?)\]}%])", r"\1", " ".join(words))
+    return re.sub(r"([(\[{„‚¿¡]) ", r"\1", re.sub(r" ([.,;:!?)\]}%…”])", r"\1", " ".join(words)))
 
 
 def read(files: str, lower_case: bool = False) -> list[Pair]:

@@ -109,6 +109,8 @@ def read(path: str | Path, classes: int = 2, encoding: str = "utf-8") -> list[Ex
     elif first.startswith("# instance"):
         found = _in_columns(path, encoding)
     elif first.startswith("#") or first.count("\t") + 1 == conllu.COLUMNS:
+        if encoding not in ("utf-8", "utf8"):
+            raise DataError(path, None, f"CoNLL-U files should be UTF-8, but `encoding` is {encoding}")
         found = _treebank(path)
     else:
         found = _in_lines(path, encoding)
@@ -171,7 +173,7 @@ def _of_brackets(line: str, path: str | Path, number: int) -> tuple[str, tuple[s
         if token in "()":
             depth += 1 if token == "(" else -1
         elif tokens[place - 1] == "(":
-            if token not in "01234":
+            if not re.fullmatch("[0-4]", token):
                 raise DataError(path, number, f"a class should be a digit from 0 to 4, but one is {token!r}")
         else:
             words.append(token)

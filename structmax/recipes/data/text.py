@@ -25,8 +25,10 @@ def lines(path: str | Path, what: str, encoding: str = "utf-8") -> Iterator[tupl
         encoding: of its text.
     """
     path = Path(path)
+    # a byte order mark is no part of the text
+    codec = "utf-8-sig" if encoding in ("utf-8", "utf8") else encoding
     try:
-        with OPENERS.get(path.suffix, open)(path, "rt", encoding=encoding) as file:
+        with OPENERS.get(path.suffix, open)(path, "rt", encoding=codec) as file:
             for number, line in enumerate(file, 1):
                 yield number, line.rstrip("\n")
     except FileNotFoundError:
@@ -174,6 +176,9 @@ def vectors(path: str | Path, vocabulary: Vocabulary) -> Tensor:
         try:
             row = [float(value) for value in rest.split()]
         except ValueError:
+            if size is not None and len(rest.split()) > size:
+                # a word with spaces in it
+                continue
             raise DataError(path, line, "should be a word and numbers, with spaces between them") from None
         size = size or len(row)
         if len(row) != size or not row:
