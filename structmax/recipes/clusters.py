@@ -136,8 +136,7 @@ class Recipe(Task[Config]):
         self.model = Model(config.clusters, config.features).to(device)
 
     def batches(self, epoch: int) -> Sequence[Tensor]:
-        generator = torch.Generator().manual_seed(self.config.seed + 1_000_003 * (epoch + 1))
-        return torch.randperm(self.config.points, generator=generator).split(self.config.batch_size)
+        return torch.randperm(self.config.points, generator=self.shuffling(epoch)).split(self.config.batch_size)
 
     def updates(self, indices: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         scores, error = self.model(self.train.at(indices.to(self.device)))

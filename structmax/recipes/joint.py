@@ -164,7 +164,7 @@ class Recipe(Task[Config]):
     def batches(self, epoch: int) -> Sequence[Tensor]:
         """Sentences of the treebank are numbered after those of the task."""
         config = self.config
-        generator = torch.Generator().manual_seed(config.seed + 1_000_003 * (epoch + 1))
+        generator = self.shuffling(epoch)
         trees = [len(self.train) + batch for batch in text.by_length(self.trees.lengths, config.batch_size, generator)]
         if epoch < config.pretrain:
             return trees
@@ -216,7 +216,7 @@ class Recipe(Task[Config]):
 
     def _sorted(self, data: Any) -> Iterator[Any]:
         """Batches of sentences, from short to long."""
-        for indices in data.lengths.cpu().argsort(stable=True).split(self.config.batch_size):
+        for indices in text.in_order(data.lengths, self.config.batch_size):
             yield data.batch(indices.to(self.device))
 
     def _answers(self, scores: Tensor, batch: Batch) -> Tensor:

@@ -130,7 +130,7 @@ class Recipe(Task[Config]):
         self.model = Model(config).to(device)
 
     def batches(self, epoch: int) -> Sequence[Tensor]:
-        generator = torch.Generator().manual_seed(self.config.seed + 1_000_003 * (epoch + 1))
+        generator = self.shuffling(epoch)
         grown = min(1.0, epoch / self.config.curriculum) if self.config.curriculum else 1.0
         shortest, end = (int(length) for length in self.train.lengths.aminmax())
         begin = max(self.config.begin, shortest)
@@ -170,7 +170,7 @@ class Recipe(Task[Config]):
         lost, right = torch.zeros(2, device=self.device).unbind()
         # what was found, and what there was to find
         agreed: dict[str, Tensor] = {}
-        for indices in data.lengths.cpu().argsort(stable=True).split(self.config.batch_size):
+        for indices in text.in_order(data.lengths, self.config.batch_size):
             batch = data.batch(indices.to(self.device))
             root, spans = self.model.encoder(batch)
             logits = self.model.classifier(root)

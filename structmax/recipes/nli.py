@@ -71,8 +71,7 @@ class Recipe(Task[Config]):
         self.model = MODELS[config.model](words, config.size, alignment, config.dropout).to(device)
 
     def batches(self, epoch: int) -> Sequence[Tensor]:
-        generator = torch.Generator().manual_seed(self.config.seed + 1_000_003 * (epoch + 1))
-        return text.by_length(self.data["train"].lengths, self.config.batch_size, generator)
+        return text.by_length(self.data["train"].lengths, self.config.batch_size, self.shuffling(epoch))
 
     def updates(self, indices: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         batch = self.data["train"].batch(indices.to(self.device))
@@ -87,7 +86,7 @@ class Recipe(Task[Config]):
         lost, right = torch.zeros(2, device=self.device).unbind()
         # of each measure of alignments, what was found and what there was
         counted = {"nonzero": torch.zeros(2, device=self.device), "aligned": torch.zeros(2, device=self.device)}
-        for indices in data.lengths.cpu().argsort(stable=True).split(self.config.batch_size):
+        for indices in text.in_order(data.lengths, self.config.batch_size):
             batch = data.batch(indices.to(self.device))
             logits, aligned = self.model(batch.sentences, batch.lengths)
             lost = lost + nn.functional.cross_entropy(logits, batch.labels, reduction="sum")

@@ -144,8 +144,7 @@ class Recipe(Task[Config]):
         return kind(lengths, single_root=self.config.single_root)
 
     def batches(self, epoch: int) -> Sequence[Tensor]:
-        generator = torch.Generator().manual_seed(self.config.seed + 1_000_003 * (epoch + 1))
-        return text.by_length(self.train.lengths, self.config.batch_size, generator)
+        return text.by_length(self.train.lengths, self.config.batch_size, self.shuffling(epoch))
 
     def updates(self, indices: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         batch = self.train.batch(indices.to(self.device))
@@ -242,7 +241,7 @@ class Recipe(Task[Config]):
 
     def _in_order(self, data: treebank.Treebank) -> Iterator[treebank.Batch]:
         """All sentences, those of a length together."""
-        for indices in data.lengths.cpu().argsort(stable=True).split(self.config.batch_size):
+        for indices in text.in_order(data.lengths, self.config.batch_size):
             yield data.batch(indices.to(self.device))
 
     def _sparsemap(self, arcs: Tensor, lengths: Tensor) -> structmax.SparseMAP:

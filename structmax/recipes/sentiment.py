@@ -161,8 +161,7 @@ class Recipe(Task[Config]):
         self.model = Model(config, words, len(self.labels)).to(device)
 
     def batches(self, epoch: int) -> Sequence[Tensor]:
-        generator = torch.Generator().manual_seed(self.config.seed + 1_000_003 * (epoch + 1))
-        return text.by_length(self.data["train"].lengths, self.config.batch_size, generator)
+        return text.by_length(self.data["train"].lengths, self.config.batch_size, self.shuffling(epoch))
 
     def optimiser(self) -> torch.optim.Optimizer:
         trained = [p for p in self.model.parameters() if p.requires_grad]
@@ -184,7 +183,7 @@ class Recipe(Task[Config]):
         data = self.data[split]
         # what was found, and out of how many
         totals: dict[str, Tensor] = {}
-        for indices in data.lengths.cpu().argsort(stable=True).split(self.config.batch_size):
+        for indices in text.in_order(data.lengths, self.config.batch_size):
             batch = data.batch(indices.to(self.device))
             encoded = self.model(batch)
             right = predicted(encoded, self.model.log_probs(encoded), len(batch)) == batch.labels
@@ -286,7 +285,7 @@ def best_heads(trees: encoders.Trees, batch: sentiment.Batch) -> Tensor:
 
 def agreement(heads: Tensor, batch: sentiment.Batch) -> dict[str, Tensor]:
     """Of each measure, what heads (B, N) share with given ones and what they could: (2,)."""
-    known = (batch.heads >= 0) & encoders.inside(batch.lengths, batch.words)
+    known = (batch.heads >= 0) & text.within(batch.lengths, batch.words.shape[1])
     same = heads == batch.heads
     # whether the given head has the word as its own head; the root has none
     place = torch.arange(1, heads.shape[1] + 1, device=heads.device)

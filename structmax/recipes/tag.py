@@ -95,7 +95,7 @@ class Batch(NamedTuple):
     @property
     def mask(self) -> Tensor:
         """True where there is a word."""
-        return torch.arange(self.words.shape[1], device=self.lengths.device) < self.lengths.unsqueeze(-1)
+        return text.within(self.lengths, self.words.shape[1])
 
 
 class Data:
@@ -213,8 +213,7 @@ class Recipe(Task[Config]):
         self.model = Model(config, table, spellings.characters()[1], self.labels).to(device)
 
     def batches(self, epoch: int) -> Sequence[Tensor]:
-        generator = torch.Generator().manual_seed(self.config.seed + 1_000_003 * (epoch + 1))
-        return text.by_length(self.data["train"].lengths, self.config.batch_size, generator)
+        return text.by_length(self.data["train"].lengths, self.config.batch_size, self.shuffling(epoch))
 
     def updates(self, indices: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         batch = self.data["train"].batch(indices.to(self.device))
@@ -241,7 +240,7 @@ class Recipe(Task[Config]):
 
     def _scored(self, data: Data) -> Iterator[tuple[Tensor, Batch, Tensor]]:
         """Batches of all sentences, from short to long: indices, sentences and the scores of their tags."""
-        for indices in data.lengths.cpu().argsort(stable=True).split(self.config.batch_size):
+        for indices in text.in_order(data.lengths, self.config.batch_size):
             batch = data.batch(indices.to(self.device))
             yield indices, batch, self.model(batch)
 

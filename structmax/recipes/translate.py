@@ -146,8 +146,7 @@ class Recipe(Task[Config]):
         self.model = Translator(*sizes, attention(config), config.fertility, config.dropout).to(device)
 
     def batches(self, epoch: int) -> Sequence[Tensor]:
-        generator = torch.Generator().manual_seed(self.config.seed + 1_000_003 * (epoch + 1))
-        return text.by_length(self.train.target.lengths, self.config.batch_size, generator)
+        return text.by_length(self.train.target.lengths, self.config.batch_size, self.shuffling(epoch))
 
     def updates(self, indices: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         batch = self.train.batch(indices.to(self.device))
@@ -168,7 +167,7 @@ class Recipe(Task[Config]):
         translations = [""] * len(data)
         # what was found, and what there was to find
         counts: dict[str, Tensor] = {}
-        for indices in data.source.lengths.cpu().argsort(stable=True).split(self.config.batch_size):
+        for indices in text.in_order(data.source.lengths, self.config.batch_size):
             batch = data.batch(indices.to(self.device))
             losses, right, weights = self.judged(batch)
             many = torch.tensor(len(indices), device=self.device)

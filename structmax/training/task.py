@@ -108,6 +108,10 @@ class Task(ABC, Generic[C]):
     def batches(self, epoch: int) -> Sequence[Tensor]:
         """The batches of an epoch, each the indices of its instances; the same for the same seed and epoch."""
 
+    def shuffling(self, epoch: int) -> torch.Generator:
+        """Random numbers for the batches of an epoch, on the CPU; the same for the same seed and epoch."""
+        return torch.Generator().manual_seed(self.config.seed + 1_000_003 * (epoch + 1))
+
     @abstractmethod
     def updates(self, indices: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, Metrics]]:
         """The losses of one batch to step on, one after the other: most tasks yield one, PPO several.

@@ -130,7 +130,7 @@ class Batch:
     @property
     def inside(self) -> Tensor:
         """Where there is a word of the target: (B, T)."""
-        return torch.arange(self.target.shape[1], device=self.target.device) < self.target_lengths.unsqueeze(-1)
+        return text.within(self.target_lengths, self.target.shape[1])
 
 
 class Corpus:

@@ -149,6 +149,16 @@ def by_length(
     return [batches[k] for k in torch.randperm(len(batches), generator=generator)]
 
 
+def in_order(lengths: Tensor, size: int) -> tuple[Tensor, ...]:
+    """Indices of all rows, from short to long, in batches."""
+    return lengths.cpu().argsort(stable=True).split(size)
+
+
+def within(lengths: Tensor, size: int) -> Tensor:
+    """Which of `size` places are within the lengths (…): (…, size)."""
+    return torch.arange(size, device=lengths.device) < lengths.unsqueeze(-1)
+
+
 def listed(path: str | Path, words: Container[str]) -> set[str]:
     """Those of the words that a file of vectors has."""
     return {word for _, line in lines(path, "word vectors") if (word := line.partition(" ")[0]) in words}

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from structmax.recipes.data.conllu import Sentence
-from structmax.recipes.data.text import Ragged, Vocabulary
+from structmax.recipes.data.text import Ragged, Vocabulary, within
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Batch:
     @property
     def inside(self) -> Tensor:
         """Where there are words, (B, N)."""
-        return torch.arange(self.words.shape[-1], device=self.lengths.device) < self.lengths.unsqueeze(-1)
+        return within(self.lengths, self.words.shape[-1])
 
 
 class Treebank:

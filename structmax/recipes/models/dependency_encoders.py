@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import structmax
 from structmax.nn import Biaffine, ChildSumTreeLSTM, TreeGCN
+from structmax.recipes.data.text import within
 from structmax.recipes.models.words import BiLSTM
 
 # from lengths to the set of trees, a SpanningTree or a ProjectiveTree
@@ -204,7 +205,7 @@ class WithoutTree(Encoder):
         self, words: Tensor, lengths: Tensor, heads: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Encoded:
         states = self.output(self.lstm(words, lengths))
-        return Encoded.one_each(states.masked_fill(~inside(lengths, states).unsqueeze(-1), -torch.inf).amax(1))
+        return Encoded.one_each(states.masked_fill(~within(lengths, states.shape[1]).unsqueeze(-1), -torch.inf).amax(1))
 
 
 class FixedTree(Encoder):
@@ -297,10 +298,5 @@ class StructuredAttention(Encoder):
         soft = arcs.to(read.dtype)
         above, below = soft.mT @ nodes, soft @ nodes
         states = self.output(torch.cat([nodes, above, below], -1)[:, 1:]).tanh()
-        states = states.masked_fill(~inside(lengths, states).unsqueeze(-1), -1.0)
+        states = states.masked_fill(~within(lengths, states.shape[1]).unsqueeze(-1), -1.0)
         return Encoded.one_each(states.amax(1), Trees.one_each(arcs))
-
-
-def inside(lengths: Tensor, words: Tensor) -> Tensor:
-    """Where there are words, and no padding: (B, N)."""
-    return torch.arange(words.shape[1], device=words.device) < lengths.unsqueeze(-1)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import structmax
 from structmax.recipes.data.entailment import LABELS
+from structmax.recipes.data.text import within
 from structmax.recipes.models.words import BiLSTM, Words, embedding
 
 
@@ -167,8 +168,3 @@ def aligned_and_read(
 def layers(input_size: int, size: int, dropout: float) -> nn.Sequential:
     parts = [nn.Dropout(dropout), nn.Linear(input_size, size), nn.ReLU()]
     return nn.Sequential(*parts, nn.Dropout(dropout), nn.Linear(size, size), nn.ReLU())
-
-
-def within(lengths: Tensor, size: int) -> Tensor:
-    """Which places are not padding: (B, size) bool."""
-    return torch.arange(size, device=lengths.device) < lengths.unsqueeze(-1)

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 import structmax
 from structmax.factors import Budget, Or, Variables
 from structmax.recipes.data.semantic_graphs import Batch
+from structmax.recipes.data.text import within
 
 
 class HeadWords(nn.Module):
@@ -162,8 +163,7 @@ class Classifier(EndTask):
 
     def forward(self, words: Tensor, lengths: Tensor) -> Tensor:
         """Scores of classes, (B, classes)."""
-        inside = torch.arange(words.shape[1], device=words.device) < lengths.unsqueeze(-1)
-        total = (self.hidden(words) * inside.unsqueeze(-1)).sum(1)
+        total = (self.hidden(words) * within(lengths, words.shape[1]).unsqueeze(-1)).sum(1)
         return self.classes(total / lengths.unsqueeze(-1)).float()
 
     def loss(self, words: Tensor, tree: Tensor, batch: Batch) -> Tensor:

@@ -20,6 +20,7 @@ import structmax
 from structmax import incremental
 from structmax.nn import BinaryTreeLSTM, MergeParser, PyramidTreeLSTM, Spinn
 from structmax.nn.merge_parser import Derivation
+from structmax.recipes.data.text import within
 
 # The temperature of SparseMAP: at 1, the flat scores of a new parser would have hundreds of trees.
 SHARPNESS = 0.1
@@ -268,8 +269,8 @@ class ReinforcedSpinn(SupervisedSpinn):
             return self.mean(losses)
         if self.guess is None:
             return losses.new_zeros(())
-        inside = torch.arange(sentences.tokens.shape[1], device=losses.device) < sentences.lengths.unsqueeze(-1)
-        words = self.words(sentences.tokens).detach() * inside.unsqueeze(-1)
+        words = self.words(sentences.tokens).detach()
+        words = words * within(sentences.lengths, words.shape[1]).unsqueeze(-1)
         return self.guess(words.sum(1) / sentences.lengths.unsqueeze(-1)).squeeze(-1)
 
 
