@@ -7,7 +7,6 @@ to launch the kernels than they run; from then on they are replayed as a CUDA gr
 0 from then on, where the structure has lengths, so that no more is searched there.
 """
 
-import itertools
 import math
 from collections import deque
 from collections.abc import Callable
@@ -78,40 +77,25 @@ class _Supports:
     def __init__(
         self, scores: tuple[Tensor, ...], regular: Tensor, lengths: Tensor | None, structures: int, longest: int
     ) -> None:
-        self.rows = scores[0].shape[0]
+        self.rows, self.like = scores[0].shape[0], scores
         self.lengths = None if lengths is None else lengths.clone()
         # (B, P)
         self.theta = flat(scores)
-        self.g, self.width = self.theta.clone(), self.theta.shape[1]
+        self.width, self.split = self.theta.shape[1], math.prod(scores[0].shape[1:])
+        # what the first part tensor has, and what the others have
+        first = flat(scores[:1])
+        self.g = first, flat(scores[1:]) if len(scores) > 1 else first
         # (P,)
         self.regular = regular.to(torch.uint8)
-        # g as the part tensors that `argmax` is given: a view, or copies of several
-        pieces = unflat(self.g, scores)
-        self.given, self.copied = pieces, []
-        if len(scores) > 1:
-            # the part tensors that it finds are put together in y
-            self.y = torch.empty_like(self.theta)
-            self.given, self.found = tuple(score.clone() for score in scores), unflat(self.y, scores)
-            sizes = [math.prod(score.shape[1:]) for score in scores]
-            moves = torch.stack([piece.any() for piece in regular.split(sizes)]).tolist()
-            self.copied = list(itertools.compress(zip(self.given, pieces, strict=True), moves))
         self.facts, self.notes = self._zeros(4), self._zeros(6, dtype=torch.int32).reshape(6, self.rows)
         self.notes[STATE.value] = OPEN.value
         self._make(structures, longest)
 
     def direction(self) -> tuple[Tensor, ...]:
         """g as part tensors."""
-        for own, piece in self.copied:
-            own.copy_(piece)
-        return self.given
-
-    def joined(self, parts: tuple[Tensor, ...]) -> Tensor:
-        """Part tensors as (B, P)."""
-        if len(parts) == 1:
-            return parts[0].reshape(self.rows, -1)
-        for piece, part in zip(self.found, parts, strict=True):
-            piece.copy_(part)
-        return self.y
+        first, rest = self.g
+        others = [piece.contiguous() for piece in unflat(rest, self.like[1:])] if len(self.like) > 1 else []
+        return first.view_as(self.like[0]), *others
 
     def _zeros(self, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
         return torch.zeros(self.rows, *shape, dtype=dtype, device=self.theta.device)
@@ -134,13 +118,14 @@ class _Supports:
         self.gram[:, :K, :K], self.inverse[:, :K, :K], self.columns[:, :, :K] = former[2:]
         return True
 
-    def offer(self, y: Tensor, max_iter: int, tol: float, is_start: bool) -> None:
-        """Offers each instance a structure, counts of parts (B, P)."""
-        found = y.contiguous(), self.theta, self.g, self.regular
+    def offer(self, parts: tuple[Tensor, ...], max_iter: int, tol: float, is_start: bool) -> None:
+        """Offers each instance a structure, the counts of its parts in part tensors."""
+        rest = parts[-1] if len(parts) <= 2 else flat(parts[1:])
+        given = parts[0].contiguous(), rest.contiguous(), *self.g, self.theta, self.regular
         own = self.lists, self.inner, self.gram, self.inverse, self.columns, self.work, self.facts, self.notes
-        numbers = self.rows, self.width, self.longest, max_iter, int(is_start), tol
+        numbers = self.rows, self.width, self.split, self.longest, max_iter, int(is_start), tol
         tile, block, listed = _tiles(self.capacity, self.width)
-        launch(advance, (self.rows,), (*found, *own, self.lengths, *numbers), (*tile, block, listed), WARPS)
+        launch(advance, (self.rows,), (*given, *own, self.lengths, *numbers), (*tile, block, listed), WARPS)
 
     def outcome(self, count: int, longest: int) -> tuple[Tensor, ...]:
         """What the contract says of `sparsemap`, for supports of up to `count` structures of up to `longest` parts."""
@@ -181,12 +166,11 @@ def sparsemap(
     for k in range(starts):
         y = from_lists(start[:, k : k + 1], supports.theta)[:, 0]
         absent = (start[:, k] < 0).any(1, keepdim=True)
-        supports.offer(y.masked_fill(absent, math.nan), max_iter, tol, True)
+        supports.offer(unflat(y.masked_fill(absent, math.nan), scores), max_iter, tol, True)
 
     def search() -> None:
         found = argmax(*supports.direction(), **open_fields)
-        parts = (found,) if isinstance(found, Tensor) else found
-        supports.offer(supports.joined(parts), max_iter, tol, False)
+        supports.offer((found,) if isinstance(found, Tensor) else tuple(found), max_iter, tol, False)
 
     # A recursion of a user's may wait for the GPU, which cannot be recorded.
     is_kernel = "kernel_triton" in argmax.__module__

@@ -17,7 +17,8 @@ A structure keeps its place (of K) while it is in the support. In memory, for ea
     facts    (4,)               see below
     work     (2, K)             nothing that is kept
 
-and `notes` (6, B) int32, see below.
+and `notes` (6, B) int32, see below. A vector of parts, y or g, has the first `split` of its P parts in one tensor and
+the rest in another: those of a chain are never copied into one.
 """
 
 import triton
@@ -33,7 +34,7 @@ from structmax.numerics.kernel_triton.inverse import (
     times_both,
     write_row,
 )
-from structmax.numerics.kernel_triton.lists import LISTED, add_listed
+from structmax.numerics.kernel_triton.lists import LISTED, add_listed, at
 
 # WEIGHT, and SCORE less that of the first structure; ONE where there is a structure; H⁻¹ times the latter two.
 WEIGHT, SCORE, ONE, OF_SCORE, OF_ONE = (tl.constexpr(i) for i in range(5))
@@ -52,7 +53,7 @@ INEXACT = tl.constexpr(1e-8)
 
 
 @triton.jit
-def _list_parts(p_y, p_regular, p_list, p_inner, P, L, BLOCK: tl.constexpr):
+def _list_parts(p_y, p_more, split, p_regular, p_list, p_inner, P, L, BLOCK: tl.constexpr):
     """Writes the parts of y (P,) as often as they count, and the regularised ones by themselves.
 
     Returns how many there are of both, and whether one is NaN.
@@ -62,7 +63,7 @@ def _list_parts(p_y, p_regular, p_list, p_inner, P, L, BLOCK: tl.constexpr):
     b_broken = tl.zeros((BLOCK,), tl.int32)
     for first in range(0, P, BLOCK):
         o_part = first + tl.arange(0, BLOCK)
-        b_y = tl.load(p_y + o_part, mask=o_part < P, other=0.0)
+        b_y = tl.load(at(p_y, p_more, split, o_part), mask=o_part < P, other=0.0)
         b_regular = tl.load(p_regular + o_part, mask=o_part < P, other=0).to(tl.int32)
         b_broken |= (b_y != b_y).to(tl.int32)
         b_times = tl.where(b_y > 0, b_y, 0.0).to(tl.int32)
@@ -87,7 +88,7 @@ def _list_parts(p_y, p_regular, p_list, p_inner, P, L, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _measure(p_list, p_inner, p_theta, p_y, P, L):
+def _measure(p_list, p_inner, p_theta, p_y, p_more, split, P, L):
     """The score of a listed structure, the scale of scores, and its own entry of H."""
     b_score, b_scale = tl.zeros((LISTED,), tl.float64), tl.full((LISTED,), 1.0, tl.float64)
     b_own = tl.zeros((LISTED,), tl.float64)
@@ -98,12 +99,12 @@ def _measure(p_list, p_inner, p_theta, p_y, P, L):
         b_score += b_theta
         b_scale = tl.maximum(b_scale, tl.abs(b_theta))
         b_part = tl.load(p_inner + o_list, mask=o_list < L, other=P)
-        b_own += tl.load(p_y + b_part, mask=b_part < P, other=0.0)
+        b_own += tl.load(at(p_y, p_more, split, b_part), mask=b_part < P, other=0.0)
     return tl.sum(b_score, 0), tl.max(b_scale, 0), tl.sum(b_own, 0) + 1
 
 
 @triton.jit
-def _overlaps(p_inner, p_y, b_one, widest, P, L, K: tl.constexpr, BLOCK: tl.constexpr):
+def _overlaps(p_inner, p_y, p_more, split, b_one, widest, P, L, K: tl.constexpr, BLOCK: tl.constexpr):
     """H between y and the support: (K,)."""
     o_k = tl.arange(0, K)
     b_sum = tl.zeros((K, BLOCK), tl.float64)
@@ -111,12 +112,14 @@ def _overlaps(p_inner, p_y, b_one, widest, P, L, K: tl.constexpr, BLOCK: tl.cons
         o_list = first + tl.arange(0, BLOCK)
         m_list = (b_one > 0)[:, None] & (o_list < widest)[None, :]
         b_part = tl.load(p_inner + o_k[:, None] * L + o_list[None, :], mask=m_list, other=P)
-        b_sum += tl.load(p_y + b_part, mask=b_part < P, other=0.0)
+        b_sum += tl.load(at(p_y, p_more, split, b_part), mask=b_part < P, other=0.0)
     return tl.where(b_one > 0, tl.sum(b_sum, 1) + 1, 0.0)
 
 
 @triton.jit
-def _refresh(p_inner, p_columns, p_theta, p_g, used, widest, P, L, K: tl.constexpr, BLOCK: tl.constexpr):
+def _refresh(
+    p_inner, p_columns, p_theta, p_g, p_g_more, split, used, widest, P, L, K: tl.constexpr, BLOCK: tl.constexpr
+):
     """g = θ − μ where parts are regularised. What has left the support is still listed, and g is θ there again."""
     o_k = tl.arange(0, K)
     tl.debug_barrier()
@@ -125,14 +128,14 @@ def _refresh(p_inner, p_columns, p_theta, p_g, used, widest, P, L, K: tl.constex
         m_list = (o_k < used)[:, None] & (o_list < widest)[None, :]
         b_part = tl.load(p_inner + o_k[:, None] * L + o_list[None, :], mask=m_list, other=P)
         b_theta = tl.load(p_theta + b_part, mask=b_part < P, other=0.0)
-        tl.store(p_g + b_part, b_theta, mask=b_part < P)
-    add_listed(p_g, p_inner, p_columns + WEIGHT * K, -1.0, used, widest, P, L)
+        tl.store(at(p_g, p_g_more, split, b_part), b_theta, mask=b_part < P)
+    add_listed(p_g, p_g_more, split, p_inner, p_columns + WEIGHT * K, -1.0, used, widest, P, L)
 
 
 @triton.jit(do_not_specialize=["B", "max_iter", "is_start"])
 def advance(
-    p_y, p_theta, p_g, p_regular, p_lists, p_inner, p_gram, p_inverse, p_columns, p_work, p_facts, p_notes, p_lengths,
-    B, P, L, max_iter, is_start, tol: tl.float64,
+    p_y, p_more, p_g, p_g_more, p_theta, p_regular, p_lists, p_inner, p_gram, p_inverse, p_columns, p_work, p_facts,
+    p_notes, p_lengths, B, P, split, L, max_iter, is_start, tol: tl.float64,
     K: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_LISTS: tl.constexpr,
 ):  # fmt: skip
     """Offers each instance its y (P,), counts of parts. One to start from that is NaN or forbidden is passed over."""
@@ -140,9 +143,11 @@ def advance(
     p_notes += i_row
     if tl.load(p_notes + STATE * B) >= OPEN:
         o_k = tl.arange(0, K)
-        p_y += i_row * P
+        p_y += i_row * split
+        p_more += i_row * (P - split)
+        p_g += i_row * split
+        p_g_more += i_row * (P - split)
         p_theta += i_row * P
-        p_g += i_row * P
         p_lists += i_row * (K + 1) * L
         p_inner += i_row * (K + 1) * L
         p_gram += i_row * (K * K)
@@ -152,8 +157,10 @@ def advance(
         p_facts += i_row * 4
         b_one = tl.load(p_columns + ONE * K + o_k)
         slot = tl.min(tl.where(b_one > 0, K, o_k), 0)
-        size, inner, broken = _list_parts(p_y, p_regular, p_lists + slot * L, p_inner + slot * L, P, L, BLOCK)
-        score, scale, own = _measure(p_lists + slot * L, p_inner + slot * L, p_theta, p_y, P, L)
+        size, inner, broken = _list_parts(
+            p_y, p_more, split, p_regular, p_lists + slot * L, p_inner + slot * L, P, L, BLOCK
+        )
+        score, scale, own = _measure(p_lists + slot * L, p_inner + slot * L, p_theta, p_y, p_more, split, P, L)
         widest = tl.minimum(tl.maximum(inner, tl.load(p_notes + WIDEST * B)), L)
         b_weight = tl.load(p_columns + WEIGHT * K + o_k)
         base = tl.load(p_facts + BASE)
@@ -163,7 +170,7 @@ def advance(
         is_first = (tl.max(b_one, 0) == 0) | is_far
         base = tl.where(is_first, score, base)
         scale = tl.where(is_first, scale, tl.maximum(scale, tl.load(p_facts + SCALE)))
-        b_h = _overlaps(p_inner, p_y, b_one, widest, P, L, K, BLOCK_LISTS)
+        b_h = _overlaps(p_inner, p_y, p_more, split, b_one, widest, P, L, K, BLOCK_LISTS)
         mean = tl.sum(tl.where(b_one > 0, b_weight * (b_h - 1), 0.0), 0)
         gap = score - base - mean - tl.load(p_facts + LEVEL)
         gap = tl.where(is_first, float("inf"), gap)
@@ -298,7 +305,7 @@ def advance(
                 tl.store(p_notes + STATE * B, STOPPED, mask=(way > 0) == 0)
                 if p_lengths is not None:
                     tl.store(p_lengths + i_row, 0, mask=(way > 0) == 0)
-            _refresh(p_inner, p_columns, p_theta, p_g, used, widest, P, L, K, BLOCK_LISTS)
+            _refresh(p_inner, p_columns, p_theta, p_g, p_g_more, split, used, widest, P, L, K, BLOCK_LISTS)
 
 
 @triton.jit(do_not_specialize=["B", "K_out", "L_out"])

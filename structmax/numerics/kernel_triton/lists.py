@@ -8,11 +8,18 @@ STRUCTURES, LISTED = tl.constexpr(8), tl.constexpr(64)
 
 
 @triton.jit
-def add_listed(p_out, p_lists, p_weights, factor, count, longest, P, L):
+def at(p_first, p_rest, split, o_part):
+    """Where parts of a vector are that has its first `split` parts in one tensor and the rest in another."""
+    return tl.where(o_part < split, p_first + o_part, p_rest + (o_part - split))
+
+
+@triton.jit
+def add_listed(p_out, p_rest, split, p_lists, p_weights, factor, count, longest, P, L):
     """out (P,) += factor · Σ_k weights[k] y_k over the first `count` of lists (…, L), of which `longest` are looked at.
 
-    What is P is no part. Many are read at once, but one structure is added after the other; a part that it lists twice
-    has the same number added each time. So the order of threads changes nothing.
+    The parts of out from `split` on are in `p_rest`; what is P is no part. Many are read at once, but one structure is
+    added after the other; a part that it lists twice has the same number added each time. So the order of threads
+    changes nothing.
     """
     o_k = tl.arange(0, STRUCTURES)
     for first_k in range(0, count, STRUCTURES):
@@ -26,4 +33,4 @@ def add_listed(p_out, p_lists, p_weights, factor, count, longest, P, L):
             for k in tl.static_range(STRUCTURES):
                 tl.debug_barrier()
                 m_added = (b_part < P) & (o_k == k)[:, None]
-                tl.atomic_add(p_out + b_part, b_added, mask=m_added, sem="relaxed")
+                tl.atomic_add(at(p_out, p_rest, split, b_part), b_added, mask=m_added, sem="relaxed")

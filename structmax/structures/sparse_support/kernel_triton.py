@@ -13,7 +13,7 @@ from structmax.numerics.kernel_triton.lists import add_listed
 @triton.jit(do_not_specialize=["K"])
 def _mixtures(p_lists, p_weights, p_out, P, K, L):
     i_row = tl.program_id(0).to(tl.int64)
-    add_listed(p_out + i_row * P, p_lists + i_row * K * L, p_weights + i_row * K, 1.0, K, L, P, L)
+    add_listed(p_out + i_row * P, p_out, P, p_lists + i_row * K * L, p_weights + i_row * K, 1.0, K, L, P, L)
 
 
 @triton.jit(do_not_specialize=["K"])
@@ -54,7 +54,7 @@ def _responses(
         b_v = tl.where(o_k == j, v, b_v - b_column * v)
     tl.store(p_q + i_row * K + o_k, b_v, mask=o_k < K)
     tl.debug_barrier()
-    add_listed(p_out + i_row * P, p_lists, p_q + i_row * K, 1.0, count, L, P, L)
+    add_listed(p_out + i_row * P, p_out, P, p_lists, p_q + i_row * K, 1.0, count, L, P, L)
 
 
 def _zeros(flat: Tensor) -> Tensor:
