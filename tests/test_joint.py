@@ -263,8 +263,8 @@ def test_long_sentences_are_not_drawn(tmp_path):
 def test_files_that_are_missing(tmp_path):
     given = files(tmp_path)
     del given["test_file"]
-    with pytest.raises(RunError, match=r"there should be --valid-file and --test-file too. Give --test-file"):
-        recipe.Recipe(recipe.Config(**given), CPU)
+    with pytest.raises(ValueError, match="should be given together, but test_file is not"):
+        recipe.Config(**given)
 
 
 def test_files_without_graphs(tmp_path):

@@ -114,8 +114,8 @@ def test_a_run_over_files(tmp_path):
 
 def test_files_come_together(tmp_path):
     file = written(tmp_path / "pairs.tsv", "a\tb\n")
-    with pytest.raises(RunError, match=r"--valid-file and --test-file is missing\. Nothing is held out"):
-        recipe.Recipe(config(train_file=file), CPU)
+    with pytest.raises(ValueError, match=r"valid_file and test_file are not\. Nothing is held out"):
+        config(train_file=file)
     long = written(tmp_path / "long.tsv", "a b c\tb\n")
     with pytest.raises(RunError, match="should have sentences of at most 2 words, but has none"):
         recipe.Recipe(config(train_file=long, valid_file=file, test_file=file, longest=2), CPU)

@@ -84,9 +84,9 @@ class Config(Settings):
                 f"`pretrain` should be less than `epochs`, {self.epochs}, but is {self.pretrain}: the task would not "
                 "be trained. Try more epochs."
             )
-        for name in ("valid_file", "test_file", "tree_file"):
-            if getattr(self, name) and not self.train_file:
-                raise ValueError(f"`train_file` should be given with `{name}`, but is empty.")
+        files = text.files(self)
+        if self.tree_file and not files:
+            raise ValueError("`train_file` should be given with `tree_file`, but is empty.")
 
 
 class Model(nn.Module):
@@ -318,12 +318,7 @@ def generated(config: Config) -> Data:
 
 def read(config: Config) -> Data:
     """Of the files of the config."""
-    files = {"train": config.train_file, "valid": config.valid_file, "test": config.test_file}
-    missing = [f"--{name}-file" for name, path in files.items() if not path]
-    if missing:
-        raise RunError(
-            f"With --train-file there should be --valid-file and --test-file too. Give {', '.join(missing)}."
-        )
+    files = text.files(config)
     return read_graphs(files, config.tree_file) if config.task == "semantic" else read_classes(files, config.tree_file)
 
 

@@ -25,7 +25,6 @@ from structmax.recipes.models.words import Words
 from structmax.training import Settings, Task, option
 
 Loss = Literal["crf", "perceptron", "svm", "sparsemap", "margin_sparsemap", "smoothed"]
-FILES = ("train_file", "valid_file", "test_file")
 # seeds of generated sentences that no run trains on
 VALID_SEED, TEST_SEED = 1_000_001, 1_000_002
 # how many drawings there are of either kind, and of how many words a sentence may be
@@ -70,12 +69,7 @@ class Config(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        missing = [name for name in FILES if not getattr(self, name)]
-        if 0 < len(missing) < len(FILES):
-            raise ValueError(
-                "`train_file`, `valid_file` and `test_file` should be given together, but there is no "
-                f"{' and no '.join(missing)}. Try other parts of the treebank: nothing is held out of a file."
-            )
+        text.files(self)
         if self.character_size % 2:
             raise ValueError(f"`character_size` should be even, but is {self.character_size}.")
         if self.loss == "smoothed" and self.tree == "spanning":
@@ -124,8 +118,8 @@ class Recipe(Task[Config]):
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)
-        if config.train_file:
-            train, valid, test = (conllu.read(getattr(config, name)) for name in FILES)
+        if files := text.files(config):
+            train, valid, test = map(conllu.read, files.values())
         else:
             valid = grammar.generate(300, VALID_SEED)
             test = grammar.generate(1000, TEST_SEED, without=valid)

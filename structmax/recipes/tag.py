@@ -75,13 +75,7 @@ class Config(Settings):
         super().__post_init__()
         if self.character_size % 2:
             raise ValueError(f"`character_size` should be an even number, but is {self.character_size}.")
-        files = {name: getattr(self, name) for name in ("train_file", "valid_file", "test_file")}
-        missing = [name for name, path in files.items() if not path]
-        if missing and len(missing) < len(files):
-            raise ValueError(
-                f"`train_file`, `valid_file` and `test_file` should be given together, but {' and '.join(missing)} "
-                f"{'is' if len(missing) == 1 else 'are'} not. Try a part of your sentences for each."
-            )
+        text.files(self)
 
 
 class Batch(NamedTuple):
@@ -136,8 +130,7 @@ def normal(word: str) -> str:
 
 def read(config: Config) -> dict[str, list[columns.Sentence]]:
     """The sentences of each split, from files or generated."""
-    if config.train_file:
-        files = {"train": config.train_file, "valid": config.valid_file, "test": config.test_file}
+    if files := text.files(config):
         return {split: columns.read(path) for split, path in files.items()}
     if config.seed in (VALID_SEED, TEST_SEED):
         raise RunError(f"`seed` should not be {config.seed}: sentences to validate and to test with are made by it.")

@@ -82,6 +82,10 @@ class Config(Settings):
     learning_rate: float = option(2e-3, "highest learning rate of the optimiser")
     clip: float = option(1.0, "largest norm of the gradient; 0 for no limit")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        text.files(self)
+
 
 def attention(config: Config) -> Attention:
     """The one of that name."""
@@ -100,17 +104,12 @@ def attention(config: Config) -> Attention:
 
 def splits(config: Config) -> dict[str, list[parallel.Pair]]:
     """Pairs to train on, to validate with and to test: those of the files, or generated ones."""
-    files = {"train": config.train_file, "valid": config.valid_file, "test": config.test_file}
-    if not any(files.values()):
+    files = text.files(config)
+    if not files:
         valid = made_up_language.generate(HELD_OUT, VALID_SEED)
         test = made_up_language.generate(HELD_OUT, TEST_SEED, without=valid)
         train = made_up_language.generate(config.train_size, config.seed, without=[*valid, *test])
         return {"train": train, "valid": valid, "test": test}
-    if missing := [f"--{name}-file" for name, file in files.items() if not file]:
-        raise RunError(
-            f"There should be files to train on, to validate with and to test, or none of them, but "
-            f"{' and '.join(missing)} is missing. Nothing is held out from the training file."
-        )
     found = {name: parallel.read(file, config.lower_case) for name, file in files.items()}
     short = [pair for pair in found["train"] if max(len(pair.source), len(pair.target)) <= config.longest]
     if not short:

@@ -14,6 +14,20 @@ from torch import Tensor
 from structmax.training.errors import DataError
 
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
+SPLITS = ("train", "valid", "test")
+
+
+def files(config: Any) -> dict[str, str]:
+    """The files of a config by split, {} without any. Nothing is held out of a file: there are all three, or none."""
+    given = {split: getattr(config, f"{split}_file") for split in SPLITS}
+    missing = [f"{split}_file" for split, path in given.items() if not path]
+    if 0 < len(missing) < len(SPLITS):
+        raise ValueError(
+            f"`train_file`, `valid_file` and `test_file` should be given together, but {' and '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} not. Nothing is held out of a file: try a part of your data for "
+            "each."
+        )
+    return {} if missing else given
 
 
 def lines(path: str | Path, what: str, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
