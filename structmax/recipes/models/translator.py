@@ -5,8 +5,9 @@ reads these states with what the attention returned, and so knows what has been 
 for the attention of an earlier one: all steps of a sentence to learn from are computed at once. Only bounds on the
 attention of a word in all are met one step after the other, and then nothing but the mapping waits.
 
-Reference: Luong, Pham & Manning 2015, Effective approaches to attention-based neural machine translation; Malaviya,
-Ferreira & Martins 2018, Sparse and constrained attention for neural machine translation.
+Reference: Bahdanau, Cho & Bengio 2015, Neural machine translation by jointly learning to align and translate; Luong,
+Pham & Manning 2015, Effective approaches to attention-based neural machine translation; Malaviya, Ferreira & Martins
+2018, Sparse and constrained attention for neural machine translation.
 """
 
 from collections.abc import Callable
@@ -106,7 +107,9 @@ class Translator(nn.Module):
         self.fertility = fertility
         self.encoder = Words(source, size, size // 2, dropout=dropout)
         states = self.encoder.output_size
-        self.key = nn.Linear(states, size, bias=False)
+        self.key, self.query = nn.Linear(states, size, bias=False), nn.Linear(size, size)
+        # Scores that differ by about 2 at first: weights that were all alike would take long to be anything else.
+        self.fit = nn.Parameter(4 * size**-0.5 * torch.randn(size))
         self.begin = nn.Linear(states, size)
         self.attention = attention
         self.words = nn.Embedding(target, size)
@@ -119,9 +122,6 @@ class Translator(nn.Module):
     def encode(self, source: Tensor, lengths: Tensor) -> tuple[Memory, State]:
         """What the sentences (B, S) say, and the decoder at its start."""
         states = self.encoder(source, lengths)
-        # Divided by the size, not by its root: learning makes queries alike, and all of their features add up. Sparse
-        # weights would soon be one at a single word, the same for every query, and have no gradient to leave it.
-        keys = self.key(states) / self.key.out_features
         # where a state knows the words around it, a word is itself: to read it is to attend to it
         values = torch.cat([states, self.dropout(self.encoder.words(source))], -1)
         place = torch.arange(source.shape[1], device=source.device)
@@ -133,7 +133,7 @@ class Translator(nn.Module):
         first = torch.tanh(self.begin(mean)).unsqueeze(0)
         nothing = torch.zeros_like(first)
         state = State((first, nothing), (nothing, nothing), left)
-        return Memory(keys, values, inside), state
+        return Memory(self.key(states), values, inside), state
 
     def forward(self, before: Tensor, memory: Memory, state: State) -> tuple[Tensor, Tensor, State]:
         """Scores of the next words, (B, T, target), weights of the source (B, T, S), and the state after them.
@@ -144,10 +144,13 @@ class Translator(nn.Module):
             state: the decoder's before the first of these words.
         """
         queries, reader = self.reader(self.dropout(self.words(before)), state.reader)
-        weights, left = self.attention(queries @ memory.keys.mT, memory.inside, state.left)
+        # Sums, not products, of queries and keys: these grow with what all queries have in common, until sparse weights
+        # are one at a single word, the same for every query, and have no gradient to leave it.
+        features = torch.tanh(self.query(queries).unsqueeze(2) + memory.keys.unsqueeze(1))
+        weights, left = self.attention(features @ self.fit, memory.inside, state.left)
         read = torch.cat([queries, weights @ memory.values], -1)
-        features, writer = self.writer(self.dropout(read), state.writer)
-        return self.output(self.dropout(features)), weights, State(reader, writer, left)
+        written, writer = self.writer(self.dropout(read), state.writer)
+        return self.output(self.dropout(written)), weights, State(reader, writer, left)
 
     def translate(self, source: Tensor, lengths: Tensor, end: int, longest: int, beam: int, mapping: Mapping) -> Tensor:
         """The best translations that were found, (B, T): words, the end, and anything after it.
