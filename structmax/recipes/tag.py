@@ -59,7 +59,7 @@ class Config(Settings):
     size: int = option(100, "size of the LSTM's states in each direction")
     word_size: int = option(100, "size of the vectors of words, if no file of vectors is given")
     character_size: int = option(50, "size of the vectors of spellings, an even number")
-    dropout: float = option(0.5, "share of features left out in training, before and after the LSTM")
+    dropout: float = option(0.25, "share of features left out in training, before and after the LSTM")
     word_dropout: float = option(0.1, "share of words that are unknown in training")
     train_size: int = option(1000, "number of sentences to generate for training, if no files are given")
     train_file: str = option("", "file of words and tags to train on; needs valid_file and test_file")
