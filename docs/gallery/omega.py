@@ -52,4 +52,4 @@ def draw() -> Figure:
 
 
 if __name__ == "__main__":
-    draw().savefig(Path(__file__).with_suffix(".png"))
+    draw().savefig("omega.png")

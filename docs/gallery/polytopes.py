@@ -60,13 +60,13 @@ POLYTOPES = (
         elevation=90,
     ),
     Polytope(
-        "three tags, no neighbours on",
+        "three tags, no two on in a row",
         structmax.LinearChain(),
         (tensor([0, 0.9], [0, 0.1], [0, -0.3]), tensor([0, 0], [0, -torch.inf])),
         lambda parts: parts.unary[..., 1],
         tensor([1, 0, 0], [0, 0, 1], [0, 1, 0]),
-        azimuth=-28,
-        elevation=24,
+        azimuth=-25,
+        elevation=35,
     ),
     Polytope(
         "two of four",
@@ -74,8 +74,8 @@ POLYTOPES = (
         tensor(1.3, 1.15, 0.85, 0.0),
         lambda p: p,
         tensor([1, 1, -1], [1, -1, 1], [-1, 1, 1], [-1, -1, -1]) / 2,
-        azimuth=62,
-        elevation=24,
+        azimuth=52,
+        elevation=27,
     ),
 )
 
@@ -104,7 +104,7 @@ def draw_one(axes: Axes, polytope: Polytope) -> None:
     # The few structures that SparseMAP keeps at temperature 1, and the face of which they are the corners.
     sparse = structmax.sparsemap(scores, structure)
     kept = polytope.place(sparse.parts)
-    axes.fill(*kept[:, :2].T, facecolor="C4", edgecolor="C4", alpha=0.35, linewidth=7, joinstyle="round")
+    axes.fill(*kept[:, :2].T, color="#F8E3B5", linewidth=8, joinstyle="round", zorder=0)
     axes.scatter(*kept[:, :2].T, s=90, color="C4", zorder=3)
 
     temperatures = torch.logspace(1.7, -1.3, 151)
@@ -122,9 +122,9 @@ def draw_one(axes: Axes, polytope: Polytope) -> None:
         name = "".join("●" if on else "○" for on in parts)
         side = "center" if abs(across) < 0.5 else "left" if across > 0 else "right"
         axes.annotate(name, corner[:2], (11 * across, 15 * up), textcoords="offset points", ha=side, va="center")
-    axes.set_title(polytope.title)
+    axes.set_title(polytope.title, pad=18)
     axes.set_aspect("equal")
-    axes.margins(0.2, 0.12)
+    axes.margins(0.17, 0.09)
     axes.axis("off")
 
 
@@ -144,4 +144,4 @@ def draw() -> Figure:
 
 
 if __name__ == "__main__":
-    draw().savefig(Path(__file__).with_suffix(".png"))
+    draw().savefig("polytopes.png")

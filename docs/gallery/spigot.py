@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from torch import Tensor
 
 import structmax
@@ -19,8 +20,8 @@ from structmax.plots.simplex import CORNERS
 SCORES = torch.tensor([1.0, 0.2, 0.4], dtype=torch.float64)
 # What a loss says of z, chosen to sum to 0: the plane of the triangle shows it whole.
 COTANGENTS = {
-    "the loss wants another": torch.tensor([0.75, -0.65, -0.1], dtype=torch.float64),
-    "the loss wants the same": torch.tensor([-0.4, 0.3, 0.1], dtype=torch.float64),
+    "the loss prefers another corner": torch.tensor([0.5, -0.9, 0.4], dtype=torch.float64),
+    "the loss prefers z": torch.tensor([-0.4, 0.05, 0.35], dtype=torch.float64),
 }
 
 
@@ -33,8 +34,9 @@ def gradient(estimator: Spigot | StraightThrough, g: Tensor) -> tuple[Tensor, Te
 
 
 def arrow(axes: Axes, start: Tensor, end: Tensor, colour: str, width: float) -> None:
+    x, y = (torch.stack([start, end]) @ CORNERS).T
     style = {"arrowstyle": "-|>,head_width=0.35,head_length=0.7", "color": colour, "linewidth": width}
-    axes.annotate("", (end @ CORNERS).tolist(), (start @ CORNERS).tolist(), arrowprops={**style, "shrinkA": 0, "shrinkB": 0})
+    axes.annotate("", (x[1], y[1]), (x[0], y[0]), arrowprops={**style, "shrinkA": 0, "shrinkB": 5})
 
 
 def step(axes: Axes, title: str, g: Tensor) -> None:
@@ -44,12 +46,14 @@ def step(axes: Axes, title: str, g: Tensor) -> None:
     axes.fill(*CORNERS.T, facecolor="#F4F4F4", edgecolor="#8A8A8A", linewidth=1.5)
     axes.plot(*(torch.stack([wish, target]) @ CORNERS).T, color="#8A8A8A", linestyle=":", zorder=1)
     arrow(axes, z, wish, "C0", 2)
-    if not torch.allclose(z, target):
+    if projected.any():
         arrow(axes, z, target, "C2", 3)
-    axes.plot(*(z @ CORNERS), "*", color="C3", markersize=17, zorder=4)
-    axes.plot(*(wish @ CORNERS), "o", color="C0", markersize=8, zorder=4)
-    axes.plot(*(target @ CORNERS), "o", color="C2", markersize=8, zorder=5)
-    axes.set(title=title, aspect="equal", xlim=(-0.95, 0.85), ylim=(-0.62, 0.72))
+    else:
+        axes.text(0, 0, "SPIGOT:\nno gradient", color="C2", ha="center", va="center")
+    for point, marker, colour, size in ((z, "*", "C3", 17), (wish, "o", "C0", 8), (target, "o", "C2", 7)):
+        axes.plot(*(point @ CORNERS), marker, color=colour, markersize=size, zorder=4)
+    axes.set_title(title, loc="center")
+    axes.set(aspect="equal", xlim=(-0.78, 0.56), ylim=(-0.72, 0.62))
     axes.axis("off")
 
 
@@ -58,8 +62,15 @@ def draw() -> Figure:
     figure, panels = plt.subplots(1, 2, figsize=(6, 3.9))
     for axes, (title, g) in zip(panels, COTANGENTS.items(), strict=True):
         step(axes, title, g)
+    key = (
+        Line2D([], [], marker="*", markersize=15, linestyle="", color="C3", label="z, the best of three"),
+        Line2D([], [], marker="o", markersize=8, color="C0", label="straight-through: z − g"),
+        Line2D([], [], linestyle=":", color="#8A8A8A", label="to the nearest in the triangle"),
+        Line2D([], [], marker="o", markersize=8, color="C2", label="SPIGOT: Proj(z − g)"),
+    )
+    figure.legend(handles=key, loc="outside lower center", ncols=2, columnspacing=1.0)
     return figure
 
 
 if __name__ == "__main__":
-    draw().savefig(Path(__file__).with_suffix(".png"))
+    draw().savefig("spigot.png")
