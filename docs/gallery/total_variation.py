@@ -8,10 +8,10 @@ https://arxiv.org/abs/1705.07704.
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch import Tensor
 
 import structmax
 
@@ -38,12 +38,12 @@ def denoise(axes: Axes) -> None:
     axes.legend(ncols=3, loc="upper right", handlelength=1.4, columnspacing=1.2, borderaxespad=0.0)
 
 
-def attend(axes: Axes, name: str, p: Tensor, colour: str) -> None:
+def attend(axes: Axes, name: str, p: np.ndarray, colour: str) -> None:
     """One weight for each word. Rings are exact zeros."""
-    places = torch.arange(len(p))
+    places = np.arange(len(p))
     axes.bar(places, p, color=colour, width=0.75)
     axes.plot(places[p == 0], p[p == 0], "o", color="white", markeredgecolor="#8A8A8A", markersize=5)
-    values = len((p[p > 0] * 1e9).round().unique())
+    values = len(np.unique(p[p > 0].round(9)))
     axes.set_title(f"{name}: {values} values")
     axes.set_xticks(places, WORDS, rotation=90)
     axes.tick_params("x", length=0)
@@ -57,7 +57,7 @@ def draw() -> Figure:
     denoise(above)
     scores = torch.tensor(SCORES, dtype=torch.float64)
     for axes, (name, (mapping, colour)) in zip(panels, MAPPINGS.items(), strict=True):
-        attend(axes, name, mapping(scores), colour)
+        attend(axes, name, mapping(scores).numpy(), colour)
     for axes in panels[:2]:
         axes.set_xticklabels([])
     for axes in panels[1::2]:
