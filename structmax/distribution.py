@@ -30,6 +30,8 @@ class Distribution(torch.distributions.Distribution):
     Examples:
         >>> import torch, structmax
         >>> p = structmax.Distribution(torch.tensor([[0.0, 1.0], [2.0, 0.0]]), structmax.Simplex())
+        >>> p
+        Distribution(Simplex(), batch_shape=(2,))
         >>> p.batch_shape, p.event_shape
         (torch.Size([2]), torch.Size([2]))
         >>> p.mode
@@ -52,6 +54,9 @@ class Distribution(torch.distributions.Distribution):
         if self._validate_args:
             for tensor in problem.with_batch(problem.existing(problem.scores)):
                 check.no_nan("scores", tensor)
+
+    def __repr__(self) -> str:
+        return f"Distribution({self.structure!r}, batch_shape={tuple(self.batch_shape)})"
 
     @property
     def support(self) -> constraints.Constraint:
@@ -79,6 +84,13 @@ class Distribution(torch.distributions.Distribution):
 
     def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Any:  # type: ignore[override]
         return sample(self.scores, self.structure, sample_shape, generator=generator)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
+        raise NotImplementedError(
+            "A sample of a discrete structure has no gradient, so there is no `rsample`. Try "
+            "`structmax.surrogate(scores, structure, estimators.PerturbAndMAP())` for draws with a surrogate gradient, "
+            "or `structmax.expect(f, scores, structure, estimator)` for the gradient of an expectation."
+        )
 
     def log_prob(self, value: Scores) -> Tensor:
         if self._validate_args:

@@ -259,3 +259,9 @@ def test_no_instances_with_goals_of_their_own() -> None:
     edges = torch.tensor([0, 0]), torch.tensor([-1, -1]), torch.tensor([0, 1])
     structure = structmax.Hypergraph(*edges, goal=torch.zeros(0, dtype=torch.int64))
     assert Distribution(torch.zeros(0, 2), structure).sample((3,)).shape == (3, 0, 2)
+
+
+def test_a_sample_without_gradient_says_what_has_one():
+    p = structmax.Distribution(torch.zeros(2, 3), structmax.Simplex())
+    with pytest.raises(NotImplementedError, match=r"Try `structmax\.surrogate"):
+        p.rsample()

@@ -425,9 +425,45 @@ def test_repr(module: nn.Module, text: str) -> None:
     assert repr(module) == text
 
 
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax15", "entmax", "normmax", "fusedmax", "oscarmax"])
+def test_a_mapping_by_its_name(name: str) -> None:
+    layer, x = snn.Attention(6, heads=2, mapping=name), torch.randn(3, 5, 6)
+    lengths = torch.tensor([5, 2, 3])
+    output, weights = layer(x, lengths=lengths)
+    assert output.shape == x.shape
+    assert (weights[1, ..., 2:] == 0).all()
+    torch.testing.assert_close(weights[1, :, :2].sum(-1), torch.ones(2, 2))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        snn.Attention(6, heads=2, mapping="sparsemax", dropout=0.5),
+        snn.StructuredAttention(6, snn.Pairs(structmax.Matching), structmax.sparse_marginals, dropout=0.5),
+        snn.SinkhornAttention(6, dropout=0.5),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_dropout_leaves_weights_out_of_training_alone(layer: nn.Module) -> None:
+    x = torch.randn(4, 5, 6)
+    whole = layer.eval()(x)
+    torch.manual_seed(0)
+    output, weights = layer.train()(x)
+    torch.testing.assert_close(weights, whole.weights)
+    assert not torch.allclose(output, whole.output)
+    # what is kept is doubled, so that the mean over many draws is the output without dropout
+    with torch.no_grad():
+        mean = torch.stack([layer(x).output for _ in range(4000)]).mean(0)
+    torch.testing.assert_close(mean, whole.output, atol=0.08, rtol=0)
+
+
 def test_errors() -> None:
     layer = snn.Attention(6, heads=2)
     x = torch.randn(3, 5, 6)
+    with pytest.raises(ValueError, match=r"`mapping` should be one of 'softmax', .*, but is 'entmax2'"):
+        snn.Attention(6, mapping="entmax2")
+    with pytest.raises(ValueError, match=r"`dropout` should be between 0 and 1, but is 1\.5"):
+        snn.Attention(6, dropout=1.5)
     with pytest.raises(ValueError, match="`heads` should divide `size` = 6, but is 4"):
         snn.Attention(6, heads=4)
     with pytest.raises(ValueError, match="`heads` should be a whole number ≥ 1, but is 0"):

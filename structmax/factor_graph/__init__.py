@@ -44,6 +44,8 @@ class FactorGraph(AbstractRelaxation):
         >>> x = structmax.factors.Variables("x", (2, 2))
         >>> lines = [structmax.factors.Xor(line) for line in (x[0], x[1], x[:, 0], x[:, 1])]
         >>> graph = structmax.FactorGraph(*lines)
+        >>> graph
+        FactorGraph(x (2, 2); 4 factors)
         >>> structmax.sparsemap({"x": torch.tensor([[2.0, 1.5], [1.0, 0.8]])}, graph).marginals["x"]
         tensor([[0.5750, 0.4250],
                 [0.4250, 0.5750]])
@@ -73,6 +75,11 @@ class FactorGraph(AbstractRelaxation):
         for k, outside in enumerate(self.layout.outside):
             for name in outside.fields:
                 setattr(self, field_name(k, name), getattr(outside.factor.structure, name))
+
+    def __repr__(self) -> str:
+        named = ", ".join(f"{v.name} {v.shape}" for v in self.layout.variables)
+        count = len(self.layout.arrays.start) - 1
+        return f"FactorGraph({named}; {count} factor{'' if count == 1 else 's'})"
 
     def masked(self, mask: Mapping[str, Tensor]) -> FactorGraph:
         """The same graph, with some variables left out: padding.

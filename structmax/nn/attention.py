@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from structmax import check
-from structmax.nn.mappings import Softmax
+from structmax.nn.mappings import named
 
 
 class Attended(NamedTuple):
@@ -24,13 +24,15 @@ class Attended(NamedTuple):
 class AbstractAttention(nn.Module, ABC):
     """Projections to the heads and back. Parameters have the names and initial values of torch's MultiheadAttention."""
 
-    def __init__(self, size: int, heads: int) -> None:
+    def __init__(self, size: int, heads: int, dropout: float) -> None:
         super().__init__()
         check.whole("size", size, 1)
         check.whole("heads", heads, 1)
         if size % heads:
             raise ValueError(f"`heads` should divide `size` = {size}, but is {heads}.")
-        self.size, self.heads = size, heads
+        if not 0.0 <= dropout <= 1.0:
+            raise ValueError(f"`dropout` should be between 0 and 1, but is {dropout}.")
+        self.size, self.heads, self.dropout = size, heads, dropout
         self.in_proj_weight = nn.Parameter(torch.empty(3 * size, size))
         self.in_proj_bias = nn.Parameter(torch.zeros(3 * size))
         self.out_proj = nn.Linear(size, size)
@@ -48,8 +50,9 @@ class AbstractAttention(nn.Module, ABC):
         return q * q.shape[-1] ** -0.5, k, v
 
     def read(self, weights: Tensor, v: Tensor) -> Attended:
-        """Weights (…, heads, Q, K) times values (…, heads, K, size / heads)."""
-        return Attended(self.out_proj((weights @ v).transpose(-2, -3).flatten(-2)), weights)
+        """Weights (…, heads, Q, K), of which training leaves some out, times values (…, heads, K, size / heads)."""
+        kept = functional.dropout(weights, self.dropout, self.training)
+        return Attended(self.out_proj((kept @ v).transpose(-2, -3).flatten(-2)), weights)
 
     def sequences(
         self,
@@ -84,7 +87,7 @@ class AbstractAttention(nn.Module, ABC):
         return key if itself else query, key, value
 
     def extra_repr(self) -> str:
-        return f"{self.size}, heads={self.heads}"
+        return f"{self.size}, heads={self.heads}" + (f", dropout={self.dropout}" if self.dropout else "")
 
 
 def _without_padding(name: str, lengths: Tensor | None, sequence: Tensor) -> Tensor:
@@ -104,10 +107,18 @@ class Attention(AbstractAttention):
     Args:
         size: of queries, keys, values and outputs; the heads share it evenly.
         heads: how many.
-        mapping: a module of scores (…, heads, Q, K) and a `mask` to weights; by default `Softmax()`.
+        mapping: "softmax", "sparsemax", "entmax15", "fusedmax" or another by its name, or a module of scores
+            (…, heads, Q, K) and a `mask` to weights.
+        dropout: the share of weights that training leaves out, as in torch's; the weights that are returned are whole.
 
     Examples:
         >>> import torch, structmax
+        >>> structmax.nn.Attention(16, heads=4, mapping="entmax15")
+        Attention(
+          16, heads=4
+          (out_proj): Linear(in_features=16, out_features=16, bias=True)
+          (mapping): Entmax15(dim=-1)
+        )
         >>> mapping = structmax.nn.Entmax(alpha=torch.nn.Parameter(torch.full((4,), 1.5)))
         >>> attention = structmax.nn.Attention(16, heads=4, mapping=mapping)
         >>> output, weights = attention(torch.randn(2, 6, 16), lengths=torch.tensor([6, 3]))
@@ -120,9 +131,11 @@ class Attention(AbstractAttention):
     https://arxiv.org/abs/1909.00015.
     """
 
-    def __init__(self, size: int, heads: int = 1, mapping: nn.Module | None = None) -> None:
-        super().__init__(size, heads)
-        self.mapping = Softmax() if mapping is None else mapping
+    def __init__(
+        self, size: int, heads: int = 1, mapping: nn.Module | str = "softmax", *, dropout: float = 0.0
+    ) -> None:
+        super().__init__(size, heads, dropout)
+        self.mapping = named(mapping) if isinstance(mapping, str) else mapping
 
     def forward(
         self,

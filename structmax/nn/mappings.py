@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from structmax import check
 from structmax.estimators.gumbel import gumbel_entmax, gumbel_softmax, gumbel_sparsemax
 from structmax.mappings.capped import budget, csoftmax, csparsemax
 from structmax.mappings.entmax import entmax, entmax15, smoothed_max, softmax, sparsemax, topk_sparsemax
@@ -33,6 +34,14 @@ class Mapping(nn.Module):
     def extra_repr(self) -> str:
         values = ((name, getattr(self, name)) for name in self.settings)
         return ", ".join(f"{n}={tuple(v.shape)}" if isinstance(v, Tensor) else f"{n}={v!r}" for n, v in values)
+
+
+def named(name: str) -> Mapping:
+    """The module of a mapping onto the simplex that needs no settings, by the name of its function."""
+    modules: list[type[Mapping]] = [Softmax, Sparsemax, Entmax15, Entmax, Normmax, Fusedmax, Oscarmax]
+    known: dict[str, Any] = {module.function.__name__: module for module in modules}
+    check.choice("mapping", name, tuple(known))
+    return known[name]()
 
 
 class Softmax(Mapping):

@@ -20,6 +20,7 @@ class SinkhornAttention(StructuredAttention):
         size: of queries, keys, values and outputs; the heads share it evenly.
         heads: how many.
         temperature: a number > 0; weights tend to the best matching as it falls.
+        dropout: the share of weights that training leaves out; the weights that are returned are whole.
 
     Examples:
         >>> import torch, structmax
@@ -32,9 +33,10 @@ class SinkhornAttention(StructuredAttention):
     2022, https://arxiv.org/abs/2110.11773.
     """
 
-    def __init__(self, size: int, heads: int = 1, temperature: float = 1.0) -> None:
+    def __init__(self, size: int, heads: int = 1, temperature: float = 1.0, *, dropout: float = 0.0) -> None:
         check.positive("temperature", temperature)
-        super().__init__(size, Pairs(Matching), functools.partial(_soft_matching, temperature=temperature), heads)
+        answer = functools.partial(_soft_matching, temperature=temperature)
+        super().__init__(size, Pairs(Matching), answer, heads, dropout=dropout)
 
 
 def _soft_matching(scores: Tensor, matching: Matching, temperature: float) -> Tensor:

@@ -212,6 +212,7 @@ class StructuredAttention(AbstractAttention):
             `structmax.sparse_marginals`; or an estimator for `structmax.surrogate`, such as `StraightThrough()`,
             `Spigot()`, `PerturbAndMAP()`: then each query reads a discrete structure.
         heads: how many; each has its own structure.
+        dropout: the share of weights that training leaves out; the weights that are returned are whole.
 
     Examples:
         >>> import torch, structmax
@@ -226,9 +227,15 @@ class StructuredAttention(AbstractAttention):
     """
 
     def __init__(
-        self, size: int, layout: AbstractLayout, answer: Answer | AbstractSurrogate = marginals, heads: int = 1
+        self,
+        size: int,
+        layout: AbstractLayout,
+        answer: Answer | AbstractSurrogate = marginals,
+        heads: int = 1,
+        *,
+        dropout: float = 0.0,
     ) -> None:
-        super().__init__(size, heads)
+        super().__init__(size, heads, dropout)
         if not isinstance(layout, AbstractLayout):
             raise TypeError(
                 "`layout` should relate the structure to queries and keys, but is "
