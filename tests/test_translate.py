@@ -272,7 +272,7 @@ def test_exhaustion_is_for_words_that_may_still_receive():
 def test_a_wide_beam_finds_the_best_translation(output):
     mapping, _ = recipe.OUTPUTS[output]
     torch.manual_seed(1)
-    model = Translator(6, 5, 6, recipe.attention(config(attention="entmax15")), 1.0, 0.0).eval()
+    model = Translator(6, 5, 6, recipe.attention(config(attention="entmax15")), 1.0, 1.0, 0.0).eval()
     # so that the words differ
     model.output.weight.data *= 6
     source, lengths = torch.tensor([[2, 3, 4], [5, 2, 0]]), torch.tensor([3, 2])

@@ -29,6 +29,18 @@ VALID_SEED, TEST_SEED = 1_000_001, 1_000_002
 # of the generated data
 HELD_OUT = 500
 IGNORED = -100
+# How much the first scores of a sentence's words differ, for each attention: about half of what would choose one word
+# alone. If they were all alike, learning would take long to begin; if one word were chosen, sparse weights would have
+# no gradient to leave it.
+SPREAD = {
+    "softmax": 2.0,
+    "csoftmax": 2.0,
+    "entmax15": 1.0,
+    "sparsemax": 0.5,
+    "csparsemax": 0.5,
+    "fusedmax": 0.5,
+    "oscarmax": 0.5,
+}
 
 # From scores to probabilities of words, and the loss that belongs to it.
 OUTPUTS: dict[str, tuple[Any, Any]] = {
@@ -142,7 +154,8 @@ class Recipe(Task[Config]):
         corpora = {name: parallel.Corpus(each, self.source, self.target, device) for name, each in pairs.items()}
         self.train, self.held_out = corpora.pop("train"), corpora
         sizes = len(self.source), len(self.target), config.size
-        self.model = Translator(*sizes, attention(config), config.fertility, config.dropout).to(device)
+        weights = attention(config), SPREAD[config.attention], config.fertility
+        self.model = Translator(*sizes, *weights, config.dropout).to(device)
 
     def batches(self, epoch: int) -> Sequence[Tensor]:
         return text.by_length(self.train.target.lengths, self.config.batch_size, self.shuffling(epoch))

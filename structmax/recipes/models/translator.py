@@ -96,20 +96,21 @@ class Translator(nn.Module):
         target: number of words of the other.
         size: of the vectors of words and of states.
         attention: from scores to weights, such as `at_once` with a mapping.
+        spread: about how much the scores of a sentence's words differ before anything is learnt.
         fertility: the attention that a word may receive in all, where it is bounded.
         dropout: the share of features that training leaves out.
     """
 
     def __init__(
-        self, source: int, target: int, size: int, attention: Attention, fertility: float, dropout: float
+        self, source: int, target: int, size: int, attention: Attention, spread: float, fertility: float, dropout: float
     ) -> None:
         super().__init__()
         self.fertility = fertility
         self.encoder = Words(source, size, size // 2, dropout=dropout)
         states = self.encoder.output_size
         self.key, self.query = nn.Linear(states, size, bias=False), nn.Linear(size, size)
-        # Scores that differ by about 2 at first: weights that were all alike would take long to be anything else.
-        self.fit = nn.Parameter(4 * size**-0.5 * torch.randn(size))
+        # the features it is multiplied with are about a half
+        self.fit = nn.Parameter(2 * spread * size**-0.5 * torch.randn(size))
         self.begin = nn.Linear(states, size)
         self.attention = attention
         self.words = nn.Embedding(target, size)
