@@ -1,0 +1,130 @@
+"""Distances of series that may be warped in time, and the models that are made of them."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+import structmax
+from structmax.recipes.data.series import Series
+
+# How many pairs of points are compared at once: a few tensors of as many numbers are in memory.
+CELLS = 1 << 23
+
+
+@dataclass(frozen=True)
+class Warping:
+    """Dynamic time warping with an Ω: min over alignments μ of ⟨costs, μ⟩ + Ω(μ), of squared differences.
+
+    `Zero()` is DTW itself, `Entropy(t)` soft-DTW and `LocalL2(t)` its sparse sibling. None allows no warp at all: the
+    squared Euclidean distance, of series of one length.
+
+    Args:
+        omega: the regulariser, or None.
+        window: percent of the longest series by which aligned points may lie apart (Sakoe and Chiba).
+    """
+
+    omega: structmax.omega.AbstractOmega | None
+    window: int = 100
+
+    def _problem(self, x: Series, y: Series) -> tuple[Tensor, structmax.MonotoneAlignment]:
+        """Scores, which are costs below zero, and the alignments that are allowed."""
+        band = self.window * max(x.values.shape[-2], y.values.shape[-2]) // 100
+        structure = structmax.MonotoneAlignment(x.lengths, y.lengths, band=0 if self.omega is None else band)
+        return -structmax.squared_distance(x.values, y.values), structure
+
+    def __call__(self, x: Series, y: Series) -> Tensor:
+        """Distances of series (…, N, D) and (…, M, D), whose batches broadcast. +inf where no alignment is allowed."""
+        if self.omega is None:
+            return (x.values - y.values).square().sum((-2, -1))
+        scores, structure = self._problem(x, y)
+        distances = -structmax.smoothed(scores, structure, self.omega)
+        # the best of no alignments would be 0
+        return distances.where((x.lengths - y.lengths).abs() <= structure.band, torch.inf)
+
+    def alignment(self, x: Series, y: Series) -> Tensor:
+        """The expected alignment, (…, N, M)."""
+        return structmax.smoothed_marginals(*self._problem(x, y), self.omega or structmax.omega.Zero())
+
+    def table(self, x: Series, y: Series) -> Tensor:
+        """Of every x with every y: (X, Y)."""
+        longest = x.values.shape[-2] * y.values.shape[-2]
+        rows = torch.arange(len(x), device=x.values.device).split(max(1, CELLS // (len(y) * longest)))
+        return torch.cat([self(of_one_more_dimension(x.at(chunk)), y) for chunk in rows])
+
+
+def of_one_more_dimension(x: Series) -> Series:
+    """(S, N, D) to (S, 1, N, D), to be compared with several."""
+    return Series(x.values.unsqueeze(1), x.lengths.unsqueeze(1), x.labels.unsqueeze(1))
+
+
+def warped(alignment: Tensor, y: Tensor) -> Tensor:
+    """y (…, M, D) on the time of x: at each of its points, the mean of what is aligned with it, (…, N, D)."""
+    return alignment @ y / alignment.sum(-1, keepdim=True).clamp_min(1e-12)
+
+
+class Nearest(nn.Module):
+    """Gives a series the class of the nearest that it knows: of a centre for each class, or of all training series.
+
+    Args:
+        known: series and their classes.
+        learns: whether their values are parameters.
+    """
+
+    lengths: Tensor
+    labels: Tensor
+
+    def __init__(self, known: Series, learns: bool) -> None:
+        super().__init__()
+        self.values = nn.Parameter(known.values.clone(), requires_grad=learns)
+        self.register_buffer("lengths", known.lengths)
+        self.register_buffer("labels", known.labels)
+
+    def known(self) -> Series:
+        return Series(self.values, self.lengths, self.labels)
+
+
+def means(series: Series, classes: int) -> Series:
+    """The Euclidean mean of each class, of series of one length."""
+    member = nn.functional.one_hot(series.labels, classes).to(series.values)
+    values = torch.einsum("sc,snd->cnd", member / member.sum(0), series.values)
+    lengths = series.lengths.new_full((classes,), series.values.shape[1])
+    return Series(values, lengths, torch.arange(classes, device=values.device))
+
+
+def learnt_window(warping: Warping, series: Series) -> int:
+    """The smallest window, up to the given one, with the most series nearest to another of their class."""
+    first, second = torch.triu_indices(len(series), len(series), 1, device=series.values.device)
+    chunks = torch.arange(len(first), device=first.device).split(max(1, CELLS // series.values.shape[1] ** 2))
+    longest = series.values.shape[1]
+    # several percent may be the same number of points
+    windows = [w for w in range(warping.window + 1) if not w or w * longest // 100 > (w - 1) * longest // 100]
+    right = {}
+    for window in windows:
+        narrow = Warping(warping.omega, window)
+        half = torch.cat([narrow(series.at(first[chunk]), series.at(second[chunk])) for chunk in chunks])
+        table = half.new_full((len(series), len(series)), torch.inf)
+        table[first, second], table[second, first] = half, half
+        right[window] = int((series.labels[table.argmin(-1)] == series.labels).sum())
+    return max(windows, key=right.__getitem__)
+
+
+class Forecaster(nn.Module):
+    """The rest of a series from its beginning, by a layer of hidden units.
+
+    Args:
+        given: number of points of the beginning.
+        wanted: number of points of the rest.
+        dimensions: of a point.
+        size: number of hidden units.
+    """
+
+    def __init__(self, given: int, wanted: int, dimensions: int, size: int) -> None:
+        super().__init__()
+        self.wanted = wanted
+        layers = nn.Linear(given * dimensions, size), nn.Tanh(), nn.Linear(size, wanted * dimensions)
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, beginning: Tensor) -> Tensor:
+        """(S, given, D) to (S, wanted, D)."""
+        return self.layers(beginning.flatten(1)).unflatten(1, (self.wanted, -1))
