@@ -40,6 +40,8 @@ def _steps(line: Sequence[float], across: charts.Scale, upwards: charts.Scale) -
     steps, drawing = "", False
     for at, value in enumerate(line):
         if math.isfinite(value):
-            steps += f"{'L' if drawing else 'M'}{svg.pixels(across(at))} {svg.pixels(upwards(value))}"
+            place = f"{svg.pixels(across(at))} {svg.pixels(upwards(value))}"
+            # a lone point is a line of no length, which round ends make a dot
+            steps += f"L{place}" if drawing else f"M{place}h0"
         drawing = math.isfinite(value)
     return steps

@@ -8,8 +8,8 @@ exactly when (`--task forecast`). Without files, series are generated whose alig
 far off those that are found are.
 
 Reference: Sakoe & Chiba 1978, Dynamic programming algorithm optimization for spoken word recognition; Cuturi & Blondel
-2017, Soft-DTW: a differentiable loss function for time-series; Mensch & Blondel 2018, Differentiable dynamic programming
-for structured prediction and attention.
+2017, Soft-DTW: a differentiable loss function for time-series; Mensch & Blondel 2018, Differentiable dynamic
+programming for structured prediction and attention.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from torch import Tensor
 from structmax import omega
 from structmax.recipes.data import series, text
 from structmax.recipes.data.series import Series
-from structmax.recipes.models.warping import Forecaster, Nearest, Warping, learnt_window, means, warped
+from structmax.recipes.models.warping import Forecaster, Nearest, Warping, learnt_band, means, warped
 from structmax.training import RunError, Settings, Task, option
 
 # seeds of data that no run trains on, and how many series they are
@@ -64,15 +64,9 @@ class Config(Settings):
     learning_rate: float = option(0.02, "highest learning rate of the optimiser")
 
 
-def warping(config: Config) -> Warping:
-    """The distance of that name."""
-    omegas: dict[str, omega.AbstractOmega | None] = {
-        "soft_dtw": omega.Entropy(config.temperature),
-        "smoothed_l2": omega.LocalL2(config.temperature),
-        "dtw": omega.Zero(),
-        "euclidean": None,
-    }
-    return Warping(omegas[config.distance], config.window)
+def omegas(temperature: float) -> dict[str, omega.AbstractOmega]:
+    """Those of the distances that align."""
+    return {"soft_dtw": omega.Entropy(temperature), "smoothed_l2": omega.LocalL2(temperature), "dtw": omega.Zero()}
 
 
 def splits(config: Config, device: torch.device) -> tuple[dict[str, Series], list[str]]:
@@ -96,6 +90,21 @@ def splits(config: Config, device: torch.device) -> tuple[dict[str, Series], lis
     return found, classes
 
 
+def bands(window: int, data: dict[str, Series]) -> list[int]:
+    """How far aligned points may lie apart, from 0 to `window` percent of the longest series, narrow bands first."""
+    lengths = torch.cat([part.lengths for part in data.values()])
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    found = sorted({percent * longest // 100 for percent in range(window + 1)})
+    # a narrower one could not align the shortest with the longest
+    allowed = [band for band in found if band >= longest - shortest]
+    if not allowed:
+        raise RunError(
+            f"`window` should allow to align series of {shortest} and of {longest} points, but lets aligned points be "
+            f"at most {found[-1]} apart. Try --window 100."
+        )
+    return allowed
+
+
 class Recipe(Task[Config]):
     model: Nearest | Forecaster
     best = "fit"
@@ -108,21 +117,27 @@ class Recipe(Task[Config]):
         "dtw": "squared errors of a forecast along its best alignment with what came, summed, on average",
         "warp_error": "how far the points that are aligned in two series of a class are from showing the same time, in "
         "percent of the whole, on average",
-        "window": "percent of the longest series by which aligned points may lie apart",
+        "band": "number of points by which aligned points may lie apart, as learnt",
     }
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)
         data, self.classes = splits(config, device)
-        longest = max(part.values.shape[1] for part in data.values())
+        longest = data["train"].values.shape[1]
+        if config.task == "forecast" and longest < 2:
+            raise RunError(
+                f"Series to forecast should have at least 2 points, but those of {config.train_file} have 1."
+            )
         stretched = {name: part.stretched(longest) for name, part in data.items()}
         # a network reads so many points, and differences need as many
         if config.task == "forecast" or config.distance == "euclidean":
             data = stretched
-        self.train, self.warping = data["train"], warping(config)
-        if config.task == "neighbours" and config.learn_window:
-            self.warping = replace(self.warping, window=learnt_window(self.warping, self.train))
-        self.means = means(stretched["train"], len(self.classes))
+        self.train, self.means = data["train"], means(stretched["train"], len(self.classes))
+        allowed = bands(config.window, data)
+        of_distance = omegas(config.temperature).get(config.distance)
+        learns_band = config.task == "neighbours" and config.learn_window
+        self.band = learnt_band(of_distance, self.train, allowed) if learns_band else allowed[-1]
+        self.warping = Warping(of_distance, self.band)
         # each compared with the others, as leave-one-out does
         self.without_itself = "valid" not in data and config.task == "neighbours"
         self.held_out = {"valid": data.get("valid", self.train), "test": data["test"]}
@@ -190,7 +205,7 @@ class Recipe(Task[Config]):
         # a series may be the only one of its class
         metrics = {"fit": -own[own.isfinite()].mean().item(), "accuracy": accuracy}
         if self.config.learn_window:
-            metrics["window"] = float(self.warping.window)
+            metrics["band"] = float(self.band)
         return metrics, classes
 
     def _warp_error(self, data: Series) -> dict[str, float]:
@@ -199,10 +214,9 @@ class Recipe(Task[Config]):
             return {}
         first, second = pairs(data)
         x, y = data.at(first), data.at(second)
-        assert x.times is not None and y.times is not None
-        found = warped(self.warping.alignment(x, y), y.times.unsqueeze(-1)).squeeze(-1)
+        found = warped(self.warping.alignment(x, y), data.times[second].unsqueeze(-1)).squeeze(-1)
         inside = text.within(x.lengths, found.shape[-1])
-        return {"warp_error": 100 * (found - x.times).abs()[inside].mean().item()}
+        return {"warp_error": 100 * (found - data.times[first]).abs()[inside].mean().item()}
 
     # ---------------------------------------------------------------- pictures
 
@@ -249,15 +263,16 @@ class Recipe(Task[Config]):
         if not len(first):
             return []
         x, y = data.at(first[:1]), data.at(second[:1])
-        if x.values.shape[1] > DRAWN_POINTS:
-            x, y = x.stretched(DRAWN_POINTS), y.stretched(DRAWN_POINTS)
+        band, longest = self.band, x.values.shape[1]
+        if longest > DRAWN_POINTS:
+            x, y, band = x.stretched(DRAWN_POINTS), y.stretched(DRAWN_POINTS), -(-band * DRAWN_POINTS // longest)
         n, m = int(x.lengths), int(y.lengths)
         gold = [] if x.times is None or y.times is None else nearest_times(x.times[0, :n], y.times[0, :m])
         lines = {"first": line(x, 0), "second": line(y, 0)}
         drawn = []
-        for distance, name in {"soft_dtw": "soft-DTW", "smoothed_l2": "L2-smoothed DTW", "dtw": "DTW"}.items():
-            one = replace(warping(replace(self.config, distance=distance)), window=self.warping.window)
-            weights = one.alignment(x, y)
+        names = "soft-DTW", "L2-smoothed DTW", "DTW"
+        for name, its_omega in zip(names, omegas(self.config.temperature).values(), strict=True):
+            weights = Warping(its_omega, band).alignment(x, y)
             lines[f"second by {name}"] = line(replace(x, values=warped(weights, y.values)), 0)
             drawing = {"kind": "alignment", "title": f"Alignment by {name}", "weights": weights[0, :n, :m].tolist()}
             drawn.append(drawing | {"gold": gold, "note": "rows are points of the first series, columns of the second"})

@@ -1,5 +1,6 @@
 """Distances of series that may be warped in time, and the models that are made of them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,30 +22,28 @@ class Warping:
 
     Args:
         omega: the regulariser, or None.
-        window: percent of the longest series by which aligned points may lie apart (Sakoe and Chiba).
+        band: aligned points are at most so many apart (Sakoe and Chiba); None for no limit. Lengths may not differ by
+            more.
     """
 
     omega: structmax.omega.AbstractOmega | None
-    window: int = 100
-
-    def _problem(self, x: Series, y: Series) -> tuple[Tensor, structmax.MonotoneAlignment]:
-        """Scores, which are costs below zero, and the alignments that are allowed."""
-        band = self.window * max(x.values.shape[-2], y.values.shape[-2]) // 100
-        structure = structmax.MonotoneAlignment(x.lengths, y.lengths, band=0 if self.omega is None else band)
-        return -structmax.squared_distance(x.values, y.values), structure
+    band: int | None = None
 
     def __call__(self, x: Series, y: Series) -> Tensor:
-        """Distances of series (…, N, D) and (…, M, D), whose batches broadcast. +inf where no alignment is allowed."""
+        """Distances of series (…, N, D) and (…, M, D), whose batches broadcast."""
         if self.omega is None:
             return (x.values - y.values).square().sum((-2, -1))
-        scores, structure = self._problem(x, y)
-        distances = -structmax.smoothed(scores, structure, self.omega)
-        # the best of no alignments would be 0
-        return distances.where((x.lengths - y.lengths).abs() <= structure.band, torch.inf)
+        return -structmax.smoothed(*self._problem(x, y), self.omega)
 
     def alignment(self, x: Series, y: Series) -> Tensor:
         """The expected alignment, (…, N, M)."""
         return structmax.smoothed_marginals(*self._problem(x, y), self.omega or structmax.omega.Zero())
+
+    def _problem(self, x: Series, y: Series) -> tuple[Tensor, structmax.MonotoneAlignment]:
+        """Scores, which are costs below zero, and the alignments that are allowed."""
+        band = 0 if self.omega is None else self.band
+        structure = structmax.MonotoneAlignment(x.lengths, y.lengths, band=band)
+        return -structmax.squared_distance(x.values, y.values), structure
 
     def table(self, x: Series, y: Series) -> Tensor:
         """Of every x with every y: (X, Y)."""
@@ -92,21 +91,19 @@ def means(series: Series, classes: int) -> Series:
     return Series(values, lengths, torch.arange(classes, device=values.device))
 
 
-def learnt_window(warping: Warping, series: Series) -> int:
-    """The smallest window, up to the given one, with the most series nearest to another of their class."""
+def learnt_band(omega: structmax.omega.AbstractOmega | None, series: Series, bands: Sequence[int]) -> int:
+    """The first of the bands with the most series whose nearest other is of their class."""
     first, second = torch.triu_indices(len(series), len(series), 1, device=series.values.device)
     chunks = torch.arange(len(first), device=first.device).split(max(1, CELLS // series.values.shape[1] ** 2))
-    longest = series.values.shape[1]
-    # several percent may be the same number of points
-    windows = [w for w in range(warping.window + 1) if not w or w * longest // 100 > (w - 1) * longest // 100]
-    right = {}
-    for window in windows:
-        narrow = Warping(warping.omega, window)
-        half = torch.cat([narrow(series.at(first[chunk]), series.at(second[chunk])) for chunk in chunks])
+
+    def right(band: int) -> int:
+        warping = Warping(omega, band)
+        half = torch.cat([warping(series.at(first[chunk]), series.at(second[chunk])) for chunk in chunks])
         table = half.new_full((len(series), len(series)), torch.inf)
         table[first, second], table[second, first] = half, half
-        right[window] = int((series.labels[table.argmin(-1)] == series.labels).sum())
-    return max(windows, key=right.__getitem__)
+        return int((series.labels[table.argmin(-1)] == series.labels).sum())
+
+    return max(bands, key=right)
 
 
 class Forecaster(nn.Module):
