@@ -237,6 +237,12 @@ def test_a_heat_map_has_no_cell_for_zero_and_a_grey_one_for_nan() -> None:
     assert [cell.find("title").text for cell in negative] == ["Haus · a: -0.25"]
 
 
+def test_a_heat_map_may_have_small_cells() -> None:
+    large, small = (parsed("alignment", DRAWINGS["alignment"] | cell) for cell in ({}, {"cell": 9}))
+    widths = [float(root.find(".//rect[@class='board']").get("width")) for root in (large, small)]
+    assert widths == [2 * 26.0, 2 * 9.0]
+
+
 def test_series_have_gaps_where_there_is_no_value() -> None:
     root = parsed("series", DRAWINGS["series"])
     drawn = [(path.get("class"), re.findall("[MhL]", path.get("d"))) for path in root.iter("path")]

@@ -10,7 +10,7 @@ structures by name, the first is the one to compare with: what the others have a
   Several arcs may end at one token. A label may be "".
 - "sequence": `tokens`; `tags`, {name: [tag, …]}, for each token a tag or, if it keeps several, {tag: weight, …}.
 - "alignment" and "matrix": `weights`, rows of numbers; `rows` and `columns`, their names, or numbers if left out;
-  `gold`, [[row, column], …], counted from 0, which are framed.
+  `gold`, [[row, column], …], counted from 0, which are framed; `cell`, pixels of a cell, by default as fits the page.
 - "series": `series`, {name: [value, …]}, lines over one another, the first in ink; a value may be None, which leaves a
   gap. `behind`, [[value, …], …], are pale lines without names.
 """

@@ -27,8 +27,10 @@ from structmax.training import RunError, Settings, Task, option
 
 # seeds of data that no run trains on, and how many series they are
 VALID_SEED, TEST_SEED, HELD_OUT = 1_000_001, 1_000_002, 200
-# Pictures of alignments are of no more points, and show so many classes, or series.
-DRAWN_POINTS, DRAWN = 50, 6
+# Alignments are drawn with at most so many points, of so many pixels: three stand side by side.
+DRAWN_POINTS, CELL = 40, 7
+# How many classes are drawn, or forecasts.
+DRAWN = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,8 +276,16 @@ class Recipe(Task[Config]):
         for name, its_omega in zip(names, omegas(self.config.temperature).values(), strict=True):
             weights = Warping(its_omega, band).alignment(x, y)
             lines[f"second by {name}"] = line(replace(x, values=warped(weights, y.values)), 0)
-            drawing = {"kind": "alignment", "title": f"Alignment by {name}", "weights": weights[0, :n, :m].tolist()}
-            drawn.append(drawing | {"gold": gold, "note": "rows are points of the first series, columns of the second"})
+            drawn.append(
+                {
+                    "kind": "alignment",
+                    "title": f"Alignment by {name}",
+                    "weights": weights[0, :n, :m].tolist(),
+                    "gold": gold,
+                    "cell": CELL,
+                    "note": "rows: points of the first series; columns: of the second",
+                }
+            )
         title = f"Two series of class {self.classes[int(x.labels)]}"
         return [{"kind": "series", "title": title, "series": lines}, *drawn]
 
