@@ -237,6 +237,12 @@ def test_every_task_with_every_distance(tmp_path, task, distance):
     assert all(structures.svg(drawing).startswith("<svg") for drawing in drawings)
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_half_precision(tmp_path, task):
+    summary = run(recipe.Recipe, config(task=task, bf16=True), tmp_path / "run")
+    assert all(math.isfinite(value) for value in summary["test"].values())
+
+
 def test_meanings_are_of_metrics():
     found = {name for task in TASKS for name in task_of(task=task, learn_window=True).evaluate("valid")}
     assert found == set(recipe.Recipe.meanings)

@@ -177,7 +177,8 @@ class Recipe(Task[Config]):
         """How each goes on after its beginning, as foretold and as it did."""
         beginning, rest = whole.values.split([self.given, whole.values.shape[1] - self.given], 1)
         wanted = Series(rest, torch.full_like(whole.lengths, rest.shape[1]), whole.labels)
-        return replace(wanted, values=self.model(beginning)), wanted
+        # autocast makes it narrower
+        return replace(wanted, values=self.model(beginning).to(rest.dtype)), wanted
 
     def evaluate(self, split: str) -> dict[str, float]:
         if split not in self.judged or self.learns:
