@@ -211,6 +211,8 @@ def test_the_learnt_band_is_the_narrowest_of_the_best():
         right.append(int((data.labels[table.argmin(-1)] == data.labels).sum()))
     assert right[0] < max(right)
     assert warping.learnt_band(OMEGAS["dtw"], data, bands) == bands[right.index(max(right))]
+    # the first of them too, where it is as good as any
+    assert warping.learnt_band(OMEGAS["dtw"], data, [12, 40]) == 12
 
 
 def test_bands_that_cannot_align_all_lengths_are_left_out():

@@ -103,7 +103,13 @@ def learnt_band(omega: structmax.omega.AbstractOmega | None, series: Series, ban
         table[first, second], table[second, first] = half, half
         return int((series.labels[table.argmin(-1)] == series.labels).sum())
 
-    return max(bands, key=right)
+    best = bands[0], right(bands[0])
+    for band in bands[1:]:
+        # none can be better
+        if best[1] == len(series):
+            break
+        best = max(best, (band, right(band)), key=lambda found: found[1])
+    return best[0]
 
 
 class Forecaster(nn.Module):
