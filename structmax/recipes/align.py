@@ -226,7 +226,7 @@ class Recipe(Task[Config]):
     def drawings(self) -> list[dict[str, Any]]:
         data = self.held_out["valid"]
         if isinstance(self.model, Forecaster):
-            return self._drawn_forecasts(data) + self._drawn_alignments(data)
+            return self._drawn_alignments(data) + self._drawn_forecasts(data)
         found = self._classified(data, "valid")[1]
         count = len(self.classes)
         confusion = {
@@ -237,7 +237,7 @@ class Recipe(Task[Config]):
             "columns": self.classes,
         }
         centres = self._drawn_centres(self.model.known()) if self.config.task == "centroids" else []
-        return [*centres, *self._drawn_alignments(data), confusion]
+        return [*self._drawn_alignments(data), *centres, confusion]
 
     def _drawn_centres(self, centres: Series) -> list[dict[str, Any]]:
         drawn = []
@@ -261,7 +261,7 @@ class Recipe(Task[Config]):
         ]
 
     def _drawn_alignments(self, data: Series) -> list[dict[str, Any]]:
-        """Two series of a class, the second warped to the first, and alignments of both by all that can align."""
+        """Alignments of two series of a class by all that can align, and the second as each warps it to the first."""
         first, second = pairs(data)
         if not len(first):
             return []
@@ -284,11 +284,11 @@ class Recipe(Task[Config]):
                     "weights": weights[0, :n, :m].tolist(),
                     "gold": gold,
                     "cell": CELL,
-                    "note": "rows: points of the first series; columns: of the second",
+                    "note": "rows: first series; columns: second",
                 }
             )
         title = f"Two series of class {self.classes[int(x.labels)]}"
-        return [{"kind": "series", "title": title, "series": lines}, *drawn]
+        return [*drawn, {"kind": "series", "title": title, "series": lines}]
 
 
 def pairs(data: Series) -> tuple[Tensor, Tensor]:
