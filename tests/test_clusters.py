@@ -36,6 +36,58 @@ def test_every_estimator_learns(tmp_path, estimator):
     assert last["train/loss"] < first["train/loss"]
 
 
+def task_of(**settings):
+    torch.manual_seed(0)
+    given = {"points": 400, "features": 20, "clusters": 4, "batch_size": 100, "given": 0.1, "device": "cpu"}
+    return clusters.Recipe(clusters.Config(**given | settings), torch.device("cpu"))
+
+
+def test_given_categories_train_the_encoder_first():
+    task = task_of(way="pretrain", pretrain=2)
+    first, later = (torch.cat(list(task.batches(epoch))) for epoch in (1, 2))
+    # given points alone, an epoch of them, and all points after that
+    assert sorted(first.unique().tolist()) == list(range(400, 440))
+    assert sorted(later.tolist()) == list(range(400))
+    ((loss, _),) = task.updates(first[:50], torch.Generator())
+    data = task.train.at(first[:50] - 400)
+    expected = torch.nn.functional.cross_entropy(data.x @ task.model.encoder, data.category)
+    torch.testing.assert_close(loss, expected)
+    loss.backward()
+    assert task.model.encoder.grad.any()
+    assert task.model.decoder.grad is None
+
+
+def test_given_categories_add_to_the_loss():
+    latent, multi_task = (task_of(way=way) for way in ("latent", "multi_task"))
+    everything = torch.arange(400)
+    ((alone, _),) = latent.updates(everything, torch.Generator())
+    ((both, _),) = multi_task.updates(everything, torch.Generator())
+    given = latent.train.at(slice(40))
+    of_categories = torch.nn.functional.cross_entropy(given.x @ latent.model.encoder, given.category)
+    torch.testing.assert_close(both, alone + of_categories)
+
+
+@pytest.mark.parametrize("way", ["pretrain", "multi_task"])
+def test_a_few_given_categories_help(tmp_path, way):
+    found = {}
+    for name in ("latent", way):
+        config = clusters.Config(estimator="straight_through", way=name, clusters=10, epochs=10, device="cpu")
+        found[name] = run(clusters.Recipe, config, tmp_path / name)["test"]["accuracy"]
+    assert found[way] > found["latent"] + 0.1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"way": "pretrain", "pretrain": 20}, "`pretrain` should be less than `epochs`, 20, but is 20"),
+        ({"way": "multi_task", "given": 0.0001}, "at least one of 400 points, but is 0.0001"),
+    ],
+)
+def test_there_is_something_to_learn_from(settings, message):
+    with pytest.raises(ValueError, match=message):
+        task_of(**settings)
+
+
 def test_v_measure():
     assert clusters.v_measure(torch.eye(3)).item() == pytest.approx(1.0)
     assert clusters.v_measure(torch.ones(3, 3)).item() == pytest.approx(0.0, abs=1e-6)

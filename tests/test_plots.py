@@ -30,6 +30,7 @@ DRAWINGS = {
         "gold": [[1, 1]],
     },
     "matrix": {"weights": [[0.5, math.nan, 0.0], [None, 1.0, math.inf]]},
+    "series": {"series": {"first": [1, None, 3.0, 2], "second": [0.5, math.nan]}, "behind": [[1, 1, 1, 1, 1]]},
 }
 EMPTY = {
     "trees": {"tokens": [], "trees": {"gold": []}},
@@ -37,6 +38,7 @@ EMPTY = {
     "sequence": {"tokens": [], "tags": {"gold": []}},
     "alignment": {"weights": [], "rows": [], "columns": []},
     "matrix": {"weights": []},
+    "series": {"series": {"first": []}},
 }
 
 
@@ -235,6 +237,21 @@ def test_a_heat_map_has_no_cell_for_zero_and_a_grey_one_for_nan() -> None:
     assert [cell.find("title").text for cell in negative] == ["Haus · a: -0.25"]
 
 
+def test_a_heat_map_may_have_small_cells() -> None:
+    large, small = (parsed("alignment", DRAWINGS["alignment"] | cell) for cell in ({}, {"cell": 9}))
+    widths = [float(root.find(".//rect[@class='board']").get("width")) for root in (large, small)]
+    assert widths == [2 * 26.0, 2 * 9.0]
+
+
+def test_series_have_gaps_where_there_is_no_value() -> None:
+    root = parsed("series", DRAWINGS["series"])
+    drawn = [(path.get("class"), re.findall("[MhL]", path.get("d"))) for path in root.iter("path")]
+    assert drawn == [("line behind", list("MhLLLL")), ("line", list("MhMhL")), ("line", list("Mh"))]
+    heights = [float(y) for y in re.findall(r"[ML]\S+ ([\d.]+)", root.findall(".//path")[1].get("d"))]
+    # 1 is the lowest, 3 the highest
+    assert heights[0] > heights[2] > heights[1]
+
+
 @pytest.mark.parametrize("kind", DRAWINGS)
 @pytest.mark.parametrize("drawings", [DRAWINGS, EMPTY], ids=["full", "empty"])
 def test_a_drawing_is_accessible_and_finite(kind: str, drawings: dict) -> None:
@@ -263,7 +280,7 @@ def text_boxes(element: ElementTree.Element, x: float = 0.0, y: float = 0.0) -> 
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("kind", ["trees", "arcs", "rivals", "sequence", "soft tags", "alignment"])
+@pytest.mark.parametrize("kind", ["trees", "arcs", "rivals", "sequence", "soft tags", "alignment", "series"])
 def test_no_two_texts_overlap_and_none_is_cut_off(kind: str, seed: int) -> None:
     chance = random.Random(seed)
     size = chance.randint(1, 20)
@@ -290,6 +307,7 @@ def test_no_two_texts_overlap_and_none_is_cut_off(kind: str, seed: int) -> None:
         "sequence": {"tokens": words(size, 9), "tags": {name: words(size, 9) for name in names}},
         "soft tags": {"tokens": words(size, 9), "tags": {name: soft() for name in names}},
         "alignment": {"rows": words(size, 9), "columns": words(2, 1), "weights": [[0.5, 0.5]] * size},
+        "series": {"series": {f"{i}{name}": [1.0, chance.random()] for i, name in enumerate(words(size, 9))}},
     }
     root = parsed({"rivals": "arcs", "soft tags": "sequence"}.get(kind, kind), contents[kind])
     boxes = text_boxes(root)
@@ -309,6 +327,7 @@ def test_no_two_texts_overlap_and_none_is_cut_off(kind: str, seed: int) -> None:
         {"kind": "arcs", "tokens": ["<b>", "&"], "arcs": {"<i>": [[0, 1], [1, 2, "<s>"]]}, "title": "<u>"},
         {"kind": "sequence", "tokens": ["<b>", "&"], "tags": {"<i>": ["<s>", '"']}},
         {"kind": "alignment", "rows": ["<b>"], "columns": ["<i>"], "weights": [[1.0]]},
+        {"kind": "series", "series": {"<b>": [1.0], "&": [2.0]}},
     ],
     ids=lambda drawing: drawing["kind"],
 )
@@ -322,7 +341,7 @@ def test_text_is_escaped(drawing: dict) -> None:
 @pytest.mark.parametrize(
     ("drawing", "message"),
     [
-        ({"kind": "graph"}, "one of trees, arcs, sequence, alignment, matrix, but is 'graph'"),
+        ({"kind": "graph"}, "one of trees, arcs, sequence, alignment, matrix, series, but is 'graph'"),
         ({"kind": "trees", "tokens": ["a"], "trees": {"gold": [[0, 1]]}}, r"last < 1, .* is \[0, 1\]"),
         ({"kind": "trees", "tokens": ["a"] * 4, "trees": {"gold": [[0, 2], [2, 3]]}}, r"\[2, 3\] and \[0, 2\] cross"),
         ({"kind": "arcs", "tokens": ["a"], "arcs": {"gold": [[0, 0]]}}, r"1 to 1, .* is \[0, 0\]"),

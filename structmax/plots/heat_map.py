@@ -24,7 +24,7 @@ def draw(drawing: dict[str, Any]) -> svg.Sketch:
             f"`weights` should have rows of one length, but they have {sorted({len(row) for row in weights})}. "
             "Pad short rows with 0."
         )
-    cell = max(SMALL, min(LARGE, WIDE / max(wide, 1)))
+    cell = float(drawing.get("cell") or max(SMALL, min(LARGE, WIDE / max(wide, 1))))
     left = max((svg.text_width(name, svg.SMALL) for name in rows), default=0.0) + 8
     # Names of columns stand upright where one is wider than its column.
     longest = max((svg.text_width(name, svg.SMALL) for name in columns), default=0.0)

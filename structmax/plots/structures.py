@@ -10,7 +10,9 @@ structures by name, the first is the one to compare with: what the others have a
   Several arcs may end at one token. A label may be "".
 - "sequence": `tokens`; `tags`, {name: [tag, …]}, for each token a tag or, if it keeps several, {tag: weight, …}.
 - "alignment" and "matrix": `weights`, rows of numbers; `rows` and `columns`, their names, or numbers if left out;
-  `gold`, [[row, column], …], counted from 0, which are framed.
+  `gold`, [[row, column], …], counted from 0, which are framed; `cell`, pixels of a cell, by default as fits the page.
+- "series": `series`, {name: [value, …]}, lines over one another, the first in ink; a value may be None, which leaves a
+  gap. `behind`, [[value, …], …], are pale lines without names.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from structmax.plots import arcs, heat_map, sequences, trees
+from structmax.plots import arcs, heat_map, lines, sequences, trees
 from structmax.plots import svg as shapes
 
 KINDS: dict[str, Callable[[dict[str, Any]], shapes.Sketch]] = {
@@ -27,6 +29,7 @@ KINDS: dict[str, Callable[[dict[str, Any]], shapes.Sketch]] = {
     "sequence": sequences.draw,
     "alignment": heat_map.draw,
     "matrix": heat_map.draw,
+    "series": lines.draw,
 }
 
 

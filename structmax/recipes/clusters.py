@@ -5,6 +5,11 @@ the categories, a bilinear decoder predicts zᵀ V x, and the loss is squared. T
 learns only from the gradient that the estimator gives it. To compare the estimators:
 
     structmax compare clusters --over estimator=all --over clusters=3,10 --seeds 5 --jobs 2
+
+Two other ways show the encoder the categories of some points: before the rest of the training, or along with it.
+
+Reference: Martins, Mihaylova, Nangia & Niculae 2019, Latent structure models for natural language processing (ACL
+tutorial).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -68,8 +73,25 @@ ESTIMATORS: dict[Name, Any] = {
 class Config(Settings):
     """A run of one estimator; the defaults take about a minute."""
 
-    least = Settings.least | {"clusters": 1, "points": 1, "features": 1, "distance": 0, "noise": 0}
+    least = Settings.least | {
+        "given": 0,
+        "pretrain": 0,
+        "clusters": 1,
+        "points": 1,
+        "features": 1,
+        "distance": 0,
+        "noise": 0,
+    }
+    most = Settings.most | {"given": 1}
     estimator: Name = option("marginalise", "gradient estimator of the encoder")
+    way: Literal["latent", "pretrain", "multi_task"] = option(
+        "latent",
+        "categories are never seen; or given ones alone train the encoder at first; or they add to the loss throughout",
+    )
+    given: float = option(0.02, "for pretrain and multi_task: share of the points to train on with a given category")
+    pretrain: int = option(
+        5, "for pretrain: number of epochs at the start in which the encoder learns given categories"
+    )
     clusters: int = option(3, "number of clusters in the data, and of categories in the model")
     points: int = option(3000, "number of points to train on")
     features: int = option(100, "number of features of a point")
@@ -78,6 +100,19 @@ class Config(Settings):
     epochs: int = option(20, "passes over the training data")
     batch_size: int = option(200, "number of instances in a step, over all processes together")
     learning_rate: float = option(0.01, "highest learning rate of the optimiser")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.way == "pretrain" and self.pretrain >= self.epochs:
+            raise ValueError(
+                f"`pretrain` should be less than `epochs`, {self.epochs}, but is {self.pretrain}: "
+                "the decoder would not be trained."
+            )
+        if self.way != "latent" and round(self.given * self.points) < 1:
+            raise ValueError(
+                f"`given` should be the share of at least one of {self.points} points, but is {self.given}. "
+                "Try --way latent."
+            )
 
 
 @dataclass(frozen=True)
@@ -124,6 +159,13 @@ class Recipe(Task[Config]):
     # The hidden categories judge the model; they do not choose it.
     best = "explained"
     shown = ("loss",)
+    meanings = {
+        "loss": "squared error of y, predicted with the best category of each point",
+        "explained": "share of the variance of y that the prediction explains",
+        "accuracy": "share of points in the right cluster, with the names of clusters that suit best",
+        "v_measure": "of clusters that hold points of one category alone, and of categories within one cluster alone: "
+        "harmonic mean of both, whatever the names",
+    }
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)
@@ -135,14 +177,32 @@ class Recipe(Task[Config]):
         }
         self.model = Model(config.clusters, config.features).to(device)
 
+        # points are in random order: the first of them are as good as any
+        self.given = round(config.given * points)
+
     def batches(self, epoch: int) -> Sequence[Tensor]:
-        return torch.randperm(self.config.points, generator=self.shuffling(epoch)).split(self.config.batch_size)
+        config = self.config
+        order = torch.randperm(config.points, generator=self.shuffling(epoch))
+        if config.way == "pretrain" and epoch < config.pretrain:
+            # given points, as often as makes an epoch; to tell, they are numbered after all points
+            order = config.points + order % self.given
+        return order.split(config.batch_size)
 
     def updates(self, indices: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        scores, error = self.model(self.train.at(indices.to(self.device)))
-        estimator = ESTIMATORS[self.config.estimator]
-        value = structmax.expect(error, scores, structmax.Simplex(), estimator, generator=generator).value
-        yield value.mean(), {}
+        config = self.config
+        data = self.train.at((indices % config.points).to(self.device))
+        scores, error = self.model(data)
+        of_categories = nn.functional.cross_entropy(scores, data.category, reduction="none")
+        if int(indices[0]) >= config.points:
+            yield of_categories.mean(), {}
+            return
+        estimator = ESTIMATORS[config.estimator]
+        losses = structmax.expect(error, scores, structmax.Simplex(), estimator, generator=generator).value
+        if config.way == "multi_task":
+            # on average the mean over given points
+            is_given = (indices < self.given).to(self.device)
+            losses = losses + is_given * of_categories * config.points / self.given
+        yield losses.mean(), {}
 
     def evaluate(self, split: str) -> dict[str, float]:
         """The loss at the best category, the part of y's variance that leaves explained, and the clusters found."""
