@@ -434,6 +434,23 @@ def test_learned_baseline_learns():
     assert structmax.expect(f, x, structmax.Simplex(), by_scores).value.shape == (64,)
 
 
+def test_learned_baseline_begins_at_the_mean_of_what_it_leaves():
+    torch.manual_seed(0)
+    module, features = nn.Linear(3, 1), torch.randn(8, 3)
+    centre = structmax.estimators.RunningMean()
+    estimator = structmax.estimators.ScoreFunction(1, structmax.estimators.Learned(module, features, centre))
+    x = torch.zeros(8, 4, requires_grad=True)
+    guessed = module(features).squeeze(-1).detach()
+    f = lambda z, index: 1000 + guessed[index] + 0 * z[:, 0]  # noqa: E731
+    for credit in (1000.0, 0.0):
+        module.zero_grad()
+        x.grad = None
+        structmax.expect(f, x, structmax.Simplex(), estimator).value.sum().backward()
+        # credit · ∇ log p, and the misfit ½ credit² is what the module learns from
+        torch.testing.assert_close(x.grad.abs().sum(-1), torch.full((8,), 1.5 * credit), atol=1e-3, rtol=1e-5)
+        torch.testing.assert_close(module.bias.grad, torch.tensor([-8 * credit]), atol=1e-3, rtol=1e-5)
+
+
 def test_self_critical_asks_for_the_best():
     x = torch.randn(6, 4)
     result = structmax.expect(

@@ -1,5 +1,7 @@
 """Pictures keep their layout's laws, escape what they are given, and say what is wrong with it."""
 
+import base64
+import io
 import itertools
 import math
 import random
@@ -7,6 +9,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 import matplotlib
+import matplotlib.image
 import pytest
 
 from structmax.plots import arcs, charts, curves, series, structures, trees, weights
@@ -31,6 +34,7 @@ DRAWINGS = {
     },
     "matrix": {"weights": [[0.5, math.nan, 0.0], [None, 1.0, math.inf]]},
     "series": {"series": {"first": [1, None, 3.0, 2], "second": [0.5, math.nan]}, "behind": [[1, 1, 1, 1, 1]]},
+    "images": {"images": [[[[0, 128], [255, 3]], [[9]]], [[[1, 2, 3]]]], "rows": ["seen", "made"], "columns": ["a", "b"]},
 }
 EMPTY = {
     "trees": {"tokens": [], "trees": {"gold": []}},
@@ -39,6 +43,7 @@ EMPTY = {
     "alignment": {"weights": [], "rows": [], "columns": []},
     "matrix": {"weights": []},
     "series": {"series": {"first": []}},
+    "images": {"images": []},
 }
 
 
@@ -223,6 +228,13 @@ def test_tags_that_differ_are_marked() -> None:
     assert [text.text for text in root.iter("text") if "wrong" in text.get("class")] == ["O"]
 
 
+def test_an_image_is_the_png_of_its_pixels() -> None:
+    root = parsed("images", DRAWINGS["images"])
+    sources = [image.attrib["href"].removeprefix("data:image/png;base64,") for image in root.iter("image")]
+    found = [(255 * matplotlib.image.imread(io.BytesIO(base64.b64decode(source)))).round() for source in sources]
+    assert [image.tolist() for image in found] == [image for row in DRAWINGS["images"]["images"] for image in row]
+
+
 def test_a_heat_map_has_no_cell_for_zero_and_a_grey_one_for_nan() -> None:
     root = parsed("matrix", DRAWINGS["matrix"])
     kinds = [(cell.get("class"), cell.find("title").text) for cell in root.iter("rect") if "cell" in cell.get("class")]
@@ -341,7 +353,11 @@ def test_text_is_escaped(drawing: dict) -> None:
 @pytest.mark.parametrize(
     ("drawing", "message"),
     [
-        ({"kind": "graph"}, "one of trees, arcs, sequence, alignment, matrix, series, but is 'graph'"),
+        ({"kind": "graph"}, "one of trees, arcs, sequence, alignment, matrix, series, images, but is 'graph'"),
+        ({"kind": "images", "images": [[[[0], [0, 1]]]]}, r"rows of one length, at least 1, but they have \[1, 2\]"),
+        ({"kind": "images", "images": [[[]]]}, r"rows of one length, at least 1, but they have \[\]"),
+        ({"kind": "images", "images": [[[[0, 256]]]]}, "whole numbers from 0 to 255, but not all are"),
+        ({"kind": "images", "images": [[[[0]]]], "columns": []}, "each of the 1 columns of `images`, but has 0"),
         ({"kind": "trees", "tokens": ["a"], "trees": {"gold": [[0, 1]]}}, r"last < 1, .* is \[0, 1\]"),
         ({"kind": "trees", "tokens": ["a"] * 4, "trees": {"gold": [[0, 2], [2, 3]]}}, r"\[2, 3\] and \[0, 2\] cross"),
         ({"kind": "arcs", "tokens": ["a"], "arcs": {"gold": [[0, 0]]}}, r"1 to 1, .* is \[0, 0\]"),

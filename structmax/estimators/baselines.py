@@ -93,6 +93,8 @@ class Learned(AbstractBaseline):
     Args:
         module: from features to the batch shape, or to that and a last dimension of 1.
         features: of the instances; by default the scores, without gradient.
+        centre: `RunningMean(decay)` to add the mean of what the module's guesses leave, so that it need not grow to the
+            size of the losses first.
 
     Reference: Mnih & Gregor 2014, Neural variational inference and learning in belief networks,
     https://arxiv.org/abs/1402.0030.
@@ -100,6 +102,7 @@ class Learned(AbstractBaseline):
 
     module: nn.Module
     features: Any = None
+    centre: RunningMean | None = None
 
     def guess(self, problem: Problem, f: Evaluations, losses: Tensor) -> Tensor:
         known = problem.structure.parts(problem.with_batch(tuple(s.detach() for s in problem.scores)))
@@ -110,7 +113,8 @@ class Learned(AbstractBaseline):
                 f"The module of Learned() should return the batch shape {tuple(batch)}, but returned "
                 f"{tuple(found.shape)}."
             )
-        return found.reshape(losses.shape[1:])
+        found = found.reshape(losses.shape[1:])
+        return found if self.centre is None else found + self.centre(losses - found.detach())
 
 
 @dataclass

@@ -17,8 +17,8 @@ def draw(drawing: dict[str, Any]) -> svg.Sketch:
     """Weights as ink, |weight| over the largest; negative ones in the other colour; `gold` cells are framed."""
     weights = [[math.nan if weight is None else float(weight) for weight in row] for row in drawing["weights"]]
     wide = max((len(row) for row in weights), default=0)
-    rows = _names(drawing.get("rows"), len(weights), "rows")
-    columns = _names(drawing.get("columns"), wide, "columns")
+    rows = names(drawing.get("rows"), len(weights), "rows", "weights")
+    columns = names(drawing.get("columns"), wide, "columns", "weights")
     if any(len(row) != wide for row in weights):
         raise ValueError(
             f"`weights` should have rows of one length, but they have {sorted({len(row) for row in weights})}. "
@@ -67,16 +67,16 @@ def _ink(weight: float, largest: float) -> tuple[str, float]:
     return "cell" if weight > 0 else "cell negative", 0.08 + 0.92 * abs(weight) / largest
 
 
-def _names(names: list[Any] | None, count: int, argument: str) -> list[str]:
-    """Given names, or numbers from 0."""
-    if names is None:
+def names(given: list[Any] | None, count: int, argument: str, whose: str) -> list[str]:
+    """Given names of rows or columns, or numbers from 0."""
+    if given is None:
         return [str(i) for i in range(count)]
-    if len(names) != count:
+    if len(given) != count:
         raise ValueError(
-            f"`{argument}` should have a name for each of the {count} {argument} of `weights`, but has {len(names)}. "
+            f"`{argument}` should have a name for each of the {count} {argument} of `{whose}`, but has {len(given)}. "
             "Leave it out to show numbers."
         )
-    return [str(name) for name in names]
+    return [str(name) for name in given]
 
 
 def _some(names: list[str], every: int) -> list[tuple[int, str]]:

@@ -13,6 +13,8 @@ structures by name, the first is the one to compare with: what the others have a
   `gold`, [[row, column], …], counted from 0, which are framed; `cell`, pixels of a cell, by default as fits the page.
 - "series": `series`, {name: [value, …]}, lines over one another, the first in ink; a value may be None, which leaves a
   gap. `behind`, [[value, …], …], are pale lines without names.
+- "images": `images`, rows of grey images, each rows of whole numbers from 0, black, to 255, white; `rows` and
+  `columns`, their names, or numbers if left out.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from structmax.plots import arcs, heat_map, lines, sequences, trees
+from structmax.plots import arcs, heat_map, images, lines, sequences, trees
 from structmax.plots import svg as shapes
 
 KINDS: dict[str, Callable[[dict[str, Any]], shapes.Sketch]] = {
@@ -30,6 +32,7 @@ KINDS: dict[str, Callable[[dict[str, Any]], shapes.Sketch]] = {
     "alignment": heat_map.draw,
     "matrix": heat_map.draw,
     "series": lines.draw,
+    "images": images.draw,
 }
 
 
