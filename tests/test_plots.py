@@ -34,7 +34,11 @@ DRAWINGS = {
     },
     "matrix": {"weights": [[0.5, math.nan, 0.0], [None, 1.0, math.inf]]},
     "series": {"series": {"first": [1, None, 3.0, 2], "second": [0.5, math.nan]}, "behind": [[1, 1, 1, 1, 1]]},
-    "images": {"images": [[[[0, 128], [255, 3]], [[9]]], [[[1, 2, 3]]]], "rows": ["seen", "made"], "columns": ["a", "b"]},
+    "images": {
+        "images": [[[[0, 128], [255, 3]], [[9]]], [[[1, 2, 3]]]],
+        "rows": ["seen", "made"],
+        "columns": ["a", "b"],
+    },
 }
 EMPTY = {
     "trees": {"tokens": [], "trees": {"gold": []}},

@@ -1,5 +1,6 @@
 """Text files, numbers of words, and batches of sentences that are about as long as one another."""
 
+import contextlib
 import gzip
 import lzma
 import zlib
@@ -38,17 +39,27 @@ def lines(path: str | Path, what: str, encoding: str = "utf-8") -> Iterator[tupl
         what: it should hold, for the message if it cannot be read.
         encoding: of its text.
     """
-    path = Path(path)
     # a byte order mark is no part of the text
     codec = "utf-8-sig" if encoding in ("utf-8", "utf8") else encoding
-    try:
-        with OPENERS.get(path.suffix, open)(path, "rt", encoding=codec) as file:
+    with opened(path, what, "rt", codec) as file:
+        try:
             for number, line in enumerate(file, 1):
                 yield number, line.rstrip("\n")
+        except UnicodeDecodeError as error:
+            raise DataError(path, None, f"not {encoding.upper()} text ({error.reason})") from None
+
+
+@contextlib.contextmanager
+def opened(path: str | Path, what: str, mode: str, encoding: str | None = None) -> Iterator[Any]:
+    """A file, unpacked if its name ends in .gz or .xz; a `DataError` if it cannot be read.
+
+    Arguments are those of `lines`, and the mode, as of `open`.
+    """
+    try:
+        with OPENERS.get(Path(path).suffix, open)(path, mode, encoding=encoding) as file:
+            yield file
     except FileNotFoundError:
         raise DataError(path, None, "there is no such file") from None
-    except UnicodeDecodeError as error:
-        raise DataError(path, None, f"not {encoding.upper()} text ({error.reason})") from None
     # a folder, a file without permission; what gzip and lzma say of files that are damaged or none of theirs
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise DataError(path, None, f"should be a file of {what}, but cannot be read ({error})") from None

@@ -1,0 +1,188 @@
+"""Discrete latent variables: the ways to learn through them that several recipes share, in one table.
+
+An encoder scores structures y, and q(y) is the distribution that an estimator makes of the scores: sparse for those
+that sum few structures, Gibbs's for all others. What is maximised is
+
+    E[log p(x, y)] + w H(q)          w = 1: the evidence lower bound of log p(x)
+
+The expectation comes from `structmax.expect`, the entropy from its result. VIMCO has an objective of its own, the
+log-mean of p(x, y) / q(y)ʷ over draws, which is the same for a single draw and larger for several.
+
+Reference: Correia, Niculae, Aziz & Martins 2020, Efficient marginalization of discrete and structured latent variables
+via sparsity, https://arxiv.org/abs/2007.01919.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+import structmax
+from structmax import estimators
+from structmax.training import Settings, option
+
+Name = Literal[
+    "dense",
+    "score_function",
+    "running_mean",
+    "self_critical",
+    "nvil",
+    "leave_one_out",
+    "sum_and_sample",
+    "gumbel",
+    "straight_through_gumbel",
+    "rebar",
+    "vimco",
+    "sparsemax",
+    "topk_sparsemax",
+    "sparsemap",
+    "sparsemap_budget",
+]
+# Those whose q is sparse: few structures have all the probability.
+SPARSE = ("sparsemax", "topk_sparsemax", "sparsemap", "sparsemap_budget")
+SEVERAL = ("leave_one_out", "vimco")
+# For each kind of latent variable, what it cannot have, and what to use instead.
+REFUSED_FOR_CATEGORIES = {
+    "sparsemap": "SparseMAP of one category is sparsemax: try sparsemax",
+    "sparsemap_budget": "a budget is for bits, and one category is chosen here: try topk_sparsemax",
+}
+REFUSED_FOR_BITS = {
+    "sparsemax": "it would have to list all 2ᴰ vectors of D bits: try topk_sparsemax, which is the same where no more "
+    "than k vectors have probability, or sparsemap"
+}
+
+LogJoint = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentSettings(Settings):
+    """How the scores of a latent variable learn."""
+
+    least: ClassVar[dict[str, float]] = Settings.least | {"samples": 0, "k": 0, "temperature": 1e-3, "cooling": 0}
+    refused: ClassVar[dict[str, str]] = REFUSED_FOR_CATEGORIES
+    estimator: Name = option("sparsemax", "how the latent variable is summed or sampled, and its gradient")
+    samples: int = option(0, "draws of an instance; 0 for 2 with leave_one_out and vimco, and 1 with all others")
+    k: int = option(0, "best structures of sum_and_sample and topk_sparsemax; 0 for 1 and 10")
+    temperature: float = option(1.0, "for gumbel, straight_through_gumbel and rebar: of the relaxation")
+    cooling: float = option(1e-4, "the temperature falls by exp(-cooling) at each step, until it has halved")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.estimator in self.refused:
+            raise ValueError(f"`estimator` cannot be {self.estimator} here: {self.refused[self.estimator]}.")
+        if self.estimator in SEVERAL and self.samples == 1:
+            raise ValueError(f"`samples` should be at least 2 for {self.estimator}, which compares draws, but is 1.")
+
+
+class Latent(nn.Module):
+    """A latent variable and its estimator, with what that learns and remembers.
+
+    Args:
+        settings: which estimator.
+        structure: `Simplex()` or `Bits()`.
+        size: how many categories or bits.
+        features: of an instance, for the baseline of nvil.
+    """
+
+    def __init__(self, settings: LatentSettings, structure: Any, size: int, features: int) -> None:
+        super().__init__()
+        self.settings, self.size = settings, size
+        self.structure = structmax.Subset(at_most=size // 2) if settings.estimator == "sparsemap_budget" else structure
+        # the noise whose argmax is an exact draw
+        self.noise: Any = (
+            structmax.noise.Gumbel() if isinstance(structure, structmax.Simplex) else structmax.noise.Logistic()
+        )
+        self.running = estimators.RunningMean()
+        self.steps = 0
+        if settings.estimator == "nvil":
+            self.baseline = nn.Sequential(nn.Linear(features, 128), nn.ReLU(), nn.Linear(128, 1))
+
+    def forward(
+        self, log_joint: LogJoint, scores: Tensor, features: Tensor, generator: torch.Generator, weight: float = 1.0
+    ) -> tuple[Tensor, float]:
+        """What is to be minimised, −E[log p(x, y)] − weight · H(q), and the calls of `log_joint` for an instance.
+
+        In evaluation, estimators that draw or relax are replaced by one draw: the model is the discrete one, and a
+        baseline changes no value.
+
+        Args:
+            log_joint: from M structures and the instances (M,) they belong to, log p(x, y): (M,).
+            scores: of the parts of y: (B, size).
+            features: of the instances: (B, features).
+            generator: random number generator.
+            weight: of the entropy.
+        """
+        estimator = self.estimator(features)
+        self.steps += self.training
+        if isinstance(estimator, estimators.Vimco):
+            result = structmax.expect(
+                lambda y, index, log_q: log_joint(y, index) - weight * log_q,
+                scores,
+                self.structure,
+                estimator,
+                with_log_prob=True,
+                generator=generator,
+            )
+            cost = -result.value
+        else:
+            result = structmax.expect(
+                lambda y, index: -log_joint(y, index), scores, self.structure, estimator, generator=generator
+            )
+            cost = result.value - weight * result.entropy
+        return cost, result.evaluations / len(scores)
+
+    def estimator(self, features: Tensor) -> Any:
+        """That of the settings; in evaluation one draw, unless q is summed."""
+        name = self.settings.estimator
+        if not self.training and name not in (*SPARSE, "dense"):
+            return estimators.ScoreFunction()
+        return ESTIMATORS[name](self, features)
+
+    @property
+    def samples(self) -> int:
+        return self.settings.samples or (2 if self.settings.estimator in SEVERAL else 1)
+
+    @property
+    def k(self) -> int:
+        return self.settings.k or (1 if self.settings.estimator == "sum_and_sample" else 10)
+
+    @property
+    def temperature(self) -> float:
+        return self.settings.temperature * max(0.5, math.exp(-self.settings.cooling * self.steps))
+
+    def state(self) -> dict[str, Any]:
+        """What is no parameter, for the checkpoint."""
+        return {"steps": self.steps, "running": dict(vars(self.running))}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
+        vars(self.running).update(state["running"])
+
+
+# From a latent variable and the features of the instances: as many of the estimators of `structmax.expect` as there are
+# names.
+ESTIMATORS: dict[Name, Callable[[Latent, Tensor], Any]] = {
+    "dense": lambda latent, _: estimators.Enumerate(),
+    "score_function": lambda latent, _: estimators.ScoreFunction(latent.samples),
+    "running_mean": lambda latent, _: estimators.ScoreFunction(latent.samples, latent.running),
+    "self_critical": lambda latent, _: estimators.ScoreFunction(latent.samples, estimators.SelfCritical()),
+    "nvil": lambda latent, features: estimators.ScoreFunction(
+        latent.samples, estimators.Learned(latent.baseline, features, latent.running)
+    ),
+    "leave_one_out": lambda latent, _: estimators.ScoreFunction(latent.samples, estimators.LeaveOneOut()),
+    "sum_and_sample": lambda latent, _: estimators.SumAndSample(latent.k),
+    "gumbel": lambda latent, _: estimators.Relaxation(structmax.omega.Entropy(latent.temperature), latent.noise),
+    "straight_through_gumbel": lambda latent, _: estimators.PerturbAndMAP(
+        latent.noise, backward=structmax.omega.Entropy(latent.temperature)
+    ),
+    "rebar": lambda latent, _: estimators.Rebar(latent.temperature),
+    "vimco": lambda latent, _: estimators.Vimco(latent.samples),
+    # the sparsemax of the scores of all categories
+    "sparsemax": lambda latent, _: estimators.SparseTopK(latent.size),
+    "topk_sparsemax": lambda latent, _: estimators.SparseTopK(latent.k),
+    "sparsemap": lambda latent, _: estimators.SparseSupport(),
+    "sparsemap_budget": lambda latent, _: estimators.SparseSupport(),
+}

@@ -1,0 +1,250 @@
+"""Recipes with discrete latent variables: every estimator trains, and the unbiased ones have the right gradient."""
+
+import functools
+import gzip
+import math
+import struct
+import sys
+from typing import get_args
+
+import pytest
+import torch
+
+from structmax.plots import structures
+from structmax.recipes import ssvae
+from structmax.recipes.data import images
+from structmax.recipes.models import latent
+from structmax.training import DataError, RunError
+
+CPU = torch.device("cpu")
+TINY = {
+    ssvae: {"hidden": 6, "size": 2, "labelled": 40, "warm_start": 1, "valid_size": 1300},
+}
+RECIPES = [pytest.param(recipe, id=recipe.__name__.rpartition(".")[-1]) for recipe in TINY]
+UNBIASED = [
+    "score_function",
+    "running_mean",
+    "self_critical",
+    "nvil",
+    "leave_one_out",
+    "sum_and_sample",
+    "rebar",
+]
+
+
+def made(recipe, estimator, **settings):
+    """The task of a tiny model, the same for all estimators; None where the estimator is refused."""
+    given = TINY[recipe] | settings
+    if estimator in recipe.Config.refused:
+        with pytest.raises(ValueError, match=f"cannot be {estimator} here: .* try "):
+            recipe.Config(estimator=estimator, **given)
+        return None
+    torch.manual_seed(0)
+    return recipe.Recipe(recipe.Config(estimator=estimator, **given), CPU)
+
+
+@pytest.mark.parametrize("estimator", get_args(latent.Name))
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_estimator_trains(recipe, estimator):
+    task = made(recipe, estimator)
+    if task is None:
+        return
+    optimiser, generator = task.optimiser(), torch.Generator().manual_seed(0)
+    touched = set()
+    for indices in [*task.batches(0)[:1], *task.batches(1)[:2]]:
+        ((loss, metrics),) = task.updates(indices, generator)
+        assert loss.isfinite()
+        optimiser.zero_grad()
+        loss.backward()
+        touched |= {name for name, p in task.model.named_parameters() if p.grad is not None and p.grad.any()}
+        optimiser.step()
+    assert touched == {name for name, _ in task.model.named_parameters()}
+    expected = {"self_critical": 2, "leave_one_out": 2, "sum_and_sample": 2, "vimco": 2, "rebar": 3}
+    if estimator in latent.SPARSE:
+        assert 1 <= metrics["calls"] <= 33
+    elif estimator != "dense":
+        assert metrics["calls"] == expected.get(estimator, 1)
+    task.model.eval()
+    with torch.no_grad():
+        before = task.state()
+        found = task.evaluate("valid")
+        drawn = task.drawings()
+    assert all(map(math.isfinite, found.values()))
+    assert task.best in found
+    assert found["calls"] == 1 or estimator in (*latent.SPARSE, "dense")
+    # an evaluation is no step
+    assert task.state() == before
+    assert all("<image" in structures.svg(drawing) for drawing in drawn)
+
+
+@functools.cache
+def slopes(recipe, estimator, count=40):
+    """Gradients of the encoder's last layer and of all others, from `count` independent batches: (count, P) both."""
+    task = made(recipe, estimator)
+    named = dict(task.model.named_parameters())
+    with torch.no_grad():
+        # what is drawn should matter, and no structure should be so rare that none of the draws has it
+        for name, p in named.items():
+            p.mul_(1 if name.startswith("scores") else 3)
+    names = [name for name in named if not name.startswith("latent")]
+    last = [name for name in names if name.startswith("scores")][-2:]
+    # a few images, many times
+    rows, generator = torch.arange(len(task.train))[-20:].repeat(50), torch.Generator().manual_seed(3)
+    drawn = []
+    for _ in range(count):
+        cost = task.cost(*given(task, rows), generator)[0].mean()
+        found = torch.autograd.grad(cost, [named[name] for name in names])
+        drawn.append({name: slope.flatten() for name, slope in zip(names, found, strict=True)})
+    return [
+        torch.stack([torch.cat([draw[name] for name in chosen]) for draw in drawn])
+        for chosen in (last, [name for name in names if name not in last])
+    ]
+
+
+def given(task, rows):
+    """The same images each time, as `cost` takes them."""
+    return ((task.train.shades(rows) > 0.5).float(),)
+
+
+@pytest.mark.parametrize("estimator", UNBIASED)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_unbiased_gradients_are_those_of_the_sum(recipe, estimator):
+    """On the recipe's own model, averaged over draws, within 5 standard errors."""
+    for exact, drawn in zip(slopes(recipe, "dense"), slopes(recipe, estimator), strict=True):
+        # each component, and the length along the right gradient
+        unit = exact.mean(0) / exact.mean(0).norm()
+        exact, drawn = (torch.cat([each, (each @ unit).unsqueeze(-1)], -1) for each in (exact, drawn))
+        off = (exact.mean(0) - drawn.mean(0)).abs()
+        # ssvae draws h with every estimator
+        error = (exact.var(0) / len(exact) + drawn.var(0) / len(drawn)).sqrt()
+        assert (off <= 5 * error + 1e-5 * exact.abs().max()).all()
+        # a gradient of 0 would not pass
+        assert exact[:, -1].mean() > 6 * error[-1]
+
+
+@pytest.mark.parametrize("estimator", ["leave_one_out", "vimco"])
+def test_draws_are_compared_with_others(estimator):
+    with pytest.raises(ValueError, match=f"at least 2 for {estimator}, which compares draws, but is 1"):
+        ssvae.Config(estimator=estimator, samples=1)
+
+
+def test_the_temperature_falls_to_half_and_goes_on_from_a_checkpoint():
+    task = made(ssvae, "gumbel", temperature=2.0, cooling=0.1)
+    (indices, *_), generator = task.batches(1), torch.Generator()
+    assert task.model.latent.temperature == 2.0
+    next(task.updates(indices, generator))
+    assert task.model.latent.temperature == pytest.approx(2.0 * math.exp(-0.1))
+    again = made(ssvae, "gumbel", temperature=2.0, cooling=0.1)
+    again.load_state(task.state())
+    assert again.model.latent.temperature == task.model.latent.temperature
+    for _ in range(7):
+        next(again.updates(indices, generator))
+    assert again.model.latent.temperature == 1.0
+
+
+def test_a_running_mean_goes_on_from_a_checkpoint():
+    task, again = made(ssvae, "running_mean"), made(ssvae, "running_mean")
+    next(task.updates(task.batches(1)[0], torch.Generator()))
+    again.load_state(task.state())
+    assert vars(again.model.latent.running) == vars(task.model.latent.running)
+
+
+# ---------------------------------------------------------------- images
+
+
+def idx(values, *sizes):
+    return bytes([0, 0, 8, len(sizes)]) + struct.pack(f">{len(sizes)}I", *sizes) + bytes(values)
+
+
+@pytest.mark.parametrize(("suffix", "packed"), [("", bytes), (".gz", gzip.compress)])
+def test_idx_files(tmp_path, suffix, packed):
+    path, labels = tmp_path / f"images{suffix}", tmp_path / f"labels{suffix}"
+    path.write_bytes(packed(idx(range(12), 2, 3, 2)))
+    labels.write_bytes(packed(idx([7, 0], 2)))
+    found = images.read(path, labels)
+    assert found.pixels.tolist() == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
+    assert (found.height, found.width, found.levels) == (3, 2, 256)
+    assert found.labels.tolist() == [7, 0]
+    assert images.read(path).labels.tolist() == [-1, -1]
+    assert found.drawable(torch.linspace(0, 1, 6)) == [[0, 51], [102, 153], [204, 255]]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (
+            idx([7, 0], 2),
+            "should be an idx file of images and begin with the bytes 00 00 08 03, but begins with 00 00 08 01",
+        ),
+        (b"", "but begins with none, and has 0 bytes"),
+        (idx([], 2, 3, 2)[:9], "and has 9 bytes"),
+        (idx(range(11), 2, 3, 2), "should have 28 bytes for 2 by 3 by 2 values, but has 27"),
+        (idx(range(13), 2, 3, 2), "should have 28 bytes for 2 by 3 by 2 values, but has 29"),
+        (idx([], 0, 3, 2), "should have images, but has 0 by 3 by 2 pixels"),
+    ],
+)
+def test_wrong_idx_files_are_named(tmp_path, content, reason):
+    path = tmp_path / "wrong"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"wrong: .*{reason}"):
+        images.read(path)
+
+
+def test_wrong_files_of_labels_are_named(tmp_path):
+    path, labels = tmp_path / "images", tmp_path / "labels"
+    path.write_bytes(idx(range(12), 2, 3, 2))
+    labels.write_bytes(idx([1, 2, 3], 3))
+    with pytest.raises(DataError, match=r"labels: should have a label for each of the 2 images of .*images, but has 3"):
+        images.read(path, labels)
+    with pytest.raises(DataError, match=r"none: there is no such file"):
+        images.read(path, tmp_path / "none")
+    packed = tmp_path / "images.gz"
+    packed.write_bytes(b"none")
+    with pytest.raises(DataError, match=r"images\.gz: should be a file of images, but cannot be read"):
+        images.read(packed)
+
+
+def files(tmp_path, count=30, test=(8, 2, 2), labels=None):
+    """Settings with files of 2 by 2 pixels in them."""
+    paths = {name: tmp_path / name for name in ("train_images", "train_labels", "test_images", "test_labels")}
+    paths["train_images"].write_bytes(idx([i % 256 for i in range(4 * count)], count, 2, 2))
+    paths["test_images"].write_bytes(idx([0] * math.prod(test), *test))
+    paths["train_labels"].write_bytes(idx(labels or [i % 10 for i in range(count)], count))
+    paths["test_labels"].write_bytes(idx([3] * test[0], test[0]))
+    return {name: str(path) for name, path in paths.items()}
+
+
+def test_files_are_split_as_the_settings_say(tmp_path):
+    given = files(tmp_path)
+    task = ssvae.Recipe(ssvae.Config(**given, valid_size=10, labelled=6, hidden=4), CPU)
+    assert [len(split) for split in (task.train, *task.held_out.values())] == [20, 10, 8]
+    assert task.unlabelled == 14
+    every = torch.cat([task.train.pixels, task.held_out["valid"].pixels])
+    assert len(every.unique(dim=0)) == 30
+    assert torch.cat(task.batches(task.config.warm_start)).sort().values.tolist() == list(range(6, 20))
+    assert torch.cat(task.batches(0)).sort().values.tolist() == list(range(6))
+
+
+def test_settings_that_do_not_fit_the_data(tmp_path):
+    given = files(tmp_path, test=(8, 2, 3))
+    with pytest.raises(DataError, match=r"test_images: should be of 2 by 2 pixels, as those of .*, but are of 2 by 3"):
+        ssvae.Recipe(ssvae.Config(**given, valid_size=10), CPU)
+    given = files(tmp_path)
+    with pytest.raises(RunError, match="`valid_size` should leave some of the 30 images to train on, but is 30"):
+        ssvae.Recipe(ssvae.Config(**given, valid_size=30), CPU)
+    with pytest.raises(RunError, match=r"`labelled` should leave some of the 20 training images .* but is 20"):
+        ssvae.Recipe(ssvae.Config(**given, valid_size=10, labelled=20), CPU)
+    with pytest.raises(ValueError, match="given together, but `test_labels` is missing"):
+        ssvae.Config(**given | {"test_labels": ""})
+    with pytest.raises(ValueError, match="`train_images`, `test_images` should be given together"):
+        ssvae.Config(train_images="x")
+    with pytest.raises(RunError, match="Labels should be from 0 to 9, but one is 10"):
+        ssvae.Recipe(ssvae.Config(**files(tmp_path, labels=[10] * 30), valid_size=10, labelled=5), CPU)
+
+
+def test_digits_need_a_package(monkeypatch):
+    assert len(images.digits()) == 1797
+    assert int(images.digits().pixels.max()) == 16
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(RunError, match=r"need the package scikit-learn. Try pip install structmax\[recipes\]"):
+        images.digits()
