@@ -9,9 +9,11 @@ from typing import get_args
 
 import pytest
 import torch
+from torch.nn import functional
 
+import structmax
 from structmax.plots import structures
-from structmax.recipes import ssvae
+from structmax.recipes import bits, ssvae
 from structmax.recipes.data import images
 from structmax.recipes.models import latent
 from structmax.training import DataError, RunError
@@ -19,6 +21,7 @@ from structmax.training import DataError, RunError
 CPU = torch.device("cpu")
 TINY = {
     ssvae: {"hidden": 6, "size": 2, "labelled": 40, "warm_start": 1, "valid_size": 1300},
+    bits: {"bits": 3, "hidden": 6, "features": 2, "valid_size": 1300},
 }
 RECIPES = [pytest.param(recipe, id=recipe.__name__.rpartition(".")[-1]) for recipe in TINY]
 UNBIASED = [
@@ -78,9 +81,10 @@ def test_every_estimator_trains(recipe, estimator):
 
 
 @functools.cache
-def slopes(recipe, estimator, count=40):
-    """Gradients of the encoder's last layer and of all others, from `count` independent batches: (count, P) both."""
+def slopes(recipe, estimator):
+    """Gradients of the encoder's last layer and of all others, from several independent batches: (batches, P) both."""
     task = made(recipe, estimator)
+    is_drawn = recipe is ssvae or estimator != "dense"
     named = dict(task.model.named_parameters())
     with torch.no_grad():
         # what is drawn should matter, and no structure should be so rare that none of the draws has it
@@ -89,9 +93,10 @@ def slopes(recipe, estimator, count=40):
     names = [name for name in named if not name.startswith("latent")]
     last = [name for name in names if name.startswith("scores")][-2:]
     # a few images, many times
-    rows, generator = torch.arange(len(task.train))[-20:].repeat(50), torch.Generator().manual_seed(3)
+    copies = 1 if not is_drawn else 50 if recipe is ssvae else 15
+    rows, generator = torch.arange(len(task.train))[-20:].repeat(copies), torch.Generator().manual_seed(3)
     drawn = []
-    for _ in range(count):
+    for _ in range(40 if is_drawn else 2):
         cost = task.cost(*given(task, rows), generator)[0].mean()
         found = torch.autograd.grad(cost, [named[name] for name in names])
         drawn.append({name: slope.flatten() for name, slope in zip(names, found, strict=True)})
@@ -103,7 +108,7 @@ def slopes(recipe, estimator, count=40):
 
 def given(task, rows):
     """The same images each time, as `cost` takes them."""
-    return ((task.train.shades(rows) > 0.5).float(),)
+    return ((task.train.shades(rows) > 0.5).float() if isinstance(task, ssvae.Recipe) else task.train.at(rows),)
 
 
 @pytest.mark.parametrize("estimator", UNBIASED)
@@ -120,6 +125,60 @@ def test_unbiased_gradients_are_those_of_the_sum(recipe, estimator):
         assert (off <= 5 * error + 1e-5 * exact.abs().max()).all()
         # a gradient of 0 would not pass
         assert exact[:, -1].mean() > 6 * error[-1]
+
+
+def test_vimco_has_the_gradient_of_its_own_bound():
+    """Of the mean over all pairs of draws of log ½ Σ p(x, y) / q(y)."""
+    task = made(bits, "vimco", bits=2)
+    data, model, count = task.train.at(slice(1)), task.model, 4000
+    y, log_joint = structmax.Bits().enumerate(torch.zeros(2)), model.log_joint(data.pixels.long())
+    scores = model.scores(data.shades()).detach().requires_grad_()
+    log_q = (y * scores - functional.softplus(scores)).sum(-1)
+    log_weight = log_joint(y, torch.zeros(4, dtype=torch.long)) - log_q
+    pairs = torch.logaddexp(log_weight.unsqueeze(0), log_weight.unsqueeze(1)) - math.log(2)
+    exact = -(log_q.exp().outer(log_q.exp()) * pairs).sum()
+    (right,) = torch.autograd.grad(exact, scores)
+    many = scores.detach().expand(count, -1).clone().requires_grad_()
+    pixels = data.shades().expand(count, -1)
+    joint = model.log_joint(data.pixels.long().expand(count, -1))
+    cost, calls = model.latent(joint, many, pixels, torch.Generator().manual_seed(0))
+    (found,) = torch.autograd.grad(cost.sum(), many)
+    assert calls == 2
+    for each, wanted in ((cost.detach(), exact), (found, right.squeeze(0))):
+        assert ((each.mean(0) - wanted).abs() < 5 * each.std(0) / math.sqrt(count)).all()
+    assert (right.abs() > 5 * found.std(0) / math.sqrt(count)).any()
+
+
+@pytest.mark.parametrize("estimator", ["dense", "score_function", "topk_sparsemax", "sparsemap", "sparsemap_budget"])
+def test_importance_samples_have_the_mean_of_the_likelihood(estimator, monkeypatch):
+    """With the sum over the support, where q is sparse, and in several chunks."""
+    # no support is all there is, nor do samples matter little
+    task = made(bits, estimator, k=3)
+    data, count = task.train.at(slice(3)), 500
+    x, shades, model = data.pixels.long(), data.shades(), task.model.eval()
+    every = structmax.Bits().enumerate(torch.zeros(3))
+    index = torch.arange(3).repeat_interleave(8)
+    monkeypatch.setattr(bits, "AT_ONCE", 2 * count * x.numel() * data.levels)
+    with torch.no_grad():
+        model.write[0].weight.mul_(10)
+        exact = model.log_joint(x)(every.repeat(3, 1), index).view(3, 8).logsumexp(-1)
+        generator = torch.Generator().manual_seed(0)
+        found = model.log_likelihood(x.repeat(count, 1), shades.repeat(count, 1), 5, generator).view(count, 3)
+    ratio = (found - exact).exp()
+    if estimator == "dense":
+        torch.testing.assert_close(ratio, torch.ones(count, 3), atol=1e-4, rtol=1e-4)
+        return
+    assert (ratio.std(0) > 0.01).any()
+    assert ((ratio.mean(0) - 1).abs() < 5 * ratio.std(0) / math.sqrt(count) + 1e-4).all()
+    # a lower bound on average
+    assert ((found - exact).mean(0) < 0).any()
+
+
+def test_too_many_codes_to_sum():
+    with pytest.raises(
+        ValueError, match=r"`bits` should be at most 12 .* of dense, but is 32\. Try another .* sparsemap"
+    ):
+        bits.Config(estimator="dense")
 
 
 @pytest.mark.parametrize("estimator", ["leave_one_out", "vimco"])

@@ -15,7 +15,7 @@ via sparsity, https://arxiv.org/abs/2007.01919.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -41,8 +41,9 @@ Name = Literal[
     "sparsemap",
     "sparsemap_budget",
 ]
-# Those whose q is sparse: few structures have all the probability.
+# Those whose q is sparse: few structures have all the probability. Of these and of all structures sums are exact.
 SPARSE = ("sparsemax", "topk_sparsemax", "sparsemap", "sparsemap_budget")
+SUMMED = (*SPARSE, "dense")
 SEVERAL = ("leave_one_out", "vimco")
 # For each kind of latent variable, what it cannot have, and what to use instead.
 REFUSED_FOR_CATEGORIES = {
@@ -54,6 +55,7 @@ REFUSED_FOR_BITS = {
     "than k vectors have probability, or sparsemap"
 }
 
+ESTIMATOR = "how the latent variable is summed or sampled, and where its gradient comes from"
 LogJoint = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -63,7 +65,7 @@ class LatentSettings(Settings):
 
     least: ClassVar[dict[str, float]] = Settings.least | {"samples": 0, "k": 0, "temperature": 1e-3, "cooling": 0}
     refused: ClassVar[dict[str, str]] = REFUSED_FOR_CATEGORIES
-    estimator: Name = option("sparsemax", "how the latent variable is summed or sampled, and its gradient")
+    estimator: Name = option("sparsemax", ESTIMATOR)
     samples: int = option(0, "draws of an instance; 0 for 2 with leave_one_out and vimco, and 1 with all others")
     k: int = option(0, "best structures of sum_and_sample and topk_sparsemax; 0 for 1 and 10")
     temperature: float = option(1.0, "for gumbel, straight_through_gumbel and rebar: of the relaxation")
@@ -75,6 +77,34 @@ class LatentSettings(Settings):
             raise ValueError(f"`estimator` cannot be {self.estimator} here: {self.refused[self.estimator]}.")
         if self.estimator in SEVERAL and self.samples == 1:
             raise ValueError(f"`samples` should be at least 2 for {self.estimator}, which compares draws, but is 1.")
+
+
+class Support(NamedTuple):
+    """The structures (B, K, size) of each instance, their q and log p(x, y), (B, K) both: 0 and −inf where none is."""
+
+    structures: Tensor
+    q: Tensor
+    log_joint: Tensor
+
+
+def by_instance(index: Tensor, count: int) -> tuple[tuple[Tensor, Tensor], int]:
+    """Where rows of M structures stand if each instance has its own: (instance, place) (M,) both, and how many places.
+
+    Args:
+        index: the instance of each row: (M,).
+        count: of the instances.
+
+    Examples:
+        >>> import torch
+        >>> from structmax.recipes.models.latent import by_instance
+        >>> by_instance(torch.tensor([0, 2, 0, 0]), 3)
+        ((tensor([0, 2, 0, 0]), tensor([0, 0, 1, 2])), 3)
+    """
+    order = index.argsort(stable=True)
+    counts = torch.bincount(index, minlength=count)
+    first = (counts.cumsum(0) - counts)[index[order]]
+    place = torch.empty_like(index).scatter_(0, order, torch.arange(len(index), device=index.device) - first)
+    return (index, place), int(counts.max())
 
 
 class Latent(nn.Module):
@@ -137,9 +167,29 @@ class Latent(nn.Module):
     def estimator(self, features: Tensor) -> Any:
         """That of the settings; in evaluation one draw, unless q is summed."""
         name = self.settings.estimator
-        if not self.training and name not in (*SPARSE, "dense"):
+        if not self.training and name not in SUMMED:
             return estimators.ScoreFunction()
         return ESTIMATORS[name](self, features)
+
+    def support(self, log_joint: LogJoint, scores: Tensor, features: Tensor) -> "Support | None":
+        """The structures that have all the probability of q, where it is summed."""
+        if self.settings.estimator not in SUMMED:
+            return None
+        listed: list[tuple[Tensor, ...]] = []
+
+        def listing(y: Tensor, index: Tensor, log_q: Tensor) -> Tensor:
+            listed.append((y, index, log_q, log_joint(y, index)))
+            return log_q
+
+        structmax.expect(listing, scores, self.structure, self.estimator(features), with_log_prob=True)
+        ((y, index, log_q, found),) = listed
+        places, most = by_instance(index, len(scores))
+        empty = scores.new_full((len(scores), most), -math.inf)
+        return Support(
+            scores.new_zeros(len(scores), most, self.size).index_put(places, y),
+            empty.index_put(places, log_q).exp(),
+            empty.index_put(places, found),
+        )
 
     @property
     def samples(self) -> int:
