@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import structmax
 from structmax.plots import structures
-from structmax.recipes import bits, ssvae
+from structmax.recipes import bits, signal, ssvae
 from structmax.recipes.data import images
 from structmax.recipes.models import latent
 from structmax.training import DataError, RunError
@@ -22,6 +22,7 @@ CPU = torch.device("cpu")
 TINY = {
     ssvae: {"hidden": 6, "size": 2, "labelled": 40, "warm_start": 1, "valid_size": 1300},
     bits: {"bits": 3, "hidden": 6, "features": 2, "valid_size": 1300},
+    signal: {"symbols": 5, "game_size": 4, "hidden": 6, "embedding": 3, "valid_size": 1300},
 }
 RECIPES = [pytest.param(recipe, id=recipe.__name__.rpartition(".")[-1]) for recipe in TINY]
 UNBIASED = [
@@ -93,7 +94,7 @@ def slopes(recipe, estimator):
     names = [name for name in named if not name.startswith("latent")]
     last = [name for name in names if name.startswith("scores")][-2:]
     # a few images, many times
-    copies = 1 if not is_drawn else 50 if recipe is ssvae else 15
+    copies = 1 if not is_drawn else 15 if recipe is bits else 60
     rows, generator = torch.arange(len(task.train))[-20:].repeat(copies), torch.Generator().manual_seed(3)
     drawn = []
     for _ in range(40 if is_drawn else 2):
@@ -108,7 +109,9 @@ def slopes(recipe, estimator):
 
 def given(task, rows):
     """The same images each time, as `cost` takes them."""
-    return ((task.train.shades(rows) > 0.5).float() if isinstance(task, ssvae.Recipe) else task.train.at(rows),)
+    if isinstance(task, signal.Recipe):
+        return (task.train.shades((rows.unsqueeze(-1) + torch.arange(4)) % len(task.train)),)
+    return (task.train.at(rows) if isinstance(task, bits.Recipe) else (task.train.shades(rows) > 0.5).float(),)
 
 
 @pytest.mark.parametrize("estimator", UNBIASED)
@@ -172,6 +175,37 @@ def test_importance_samples_have_the_mean_of_the_likelihood(estimator, monkeypat
     assert ((ratio.mean(0) - 1).abs() < 5 * ratio.std(0) / math.sqrt(count) + 1e-4).all()
     # a lower bound on average
     assert ((found - exact).mean(0) < 0).any()
+
+
+def test_messages_are_answered_in_their_own_games():
+    model = made(signal, "dense").model
+    seen, y, index = torch.randn(3, 4, 3), torch.randn(6, 5), torch.tensor([2, 0, 2, 2, 0, 2])
+    wanted = torch.stack([seen[game] @ model.hear(message) for game, message in zip(index, y, strict=True)])
+    torch.testing.assert_close(model.log_probs(seen, y, index), wanted.log_softmax(-1))
+
+
+def test_games_have_the_right_image_once():
+    task = made(signal, "dense", game_size=300)
+    data = task.train.at(slice(5))
+    games = task.games(data, torch.arange(5), torch.Generator().manual_seed(0))
+    alike = (games == data.shades().unsqueeze(1)).all(-1)
+    assert alike.sum(-1).tolist() == [1] * 5
+    assert alike[:, 0].all()
+
+
+def test_a_receiver_that_hears_nothing_wins_no_game(monkeypatch):
+    task = made(signal, "dense")
+    monkeypatch.setattr(signal, "GAMES", {"valid": 50})
+    with torch.no_grad():
+        assert 0 < task.evaluate("valid")["success"] < 1
+        task.model.hear.weight.zero_()
+        assert task.evaluate("valid")["success"] == 0
+
+
+def test_a_game_needs_several_images(tmp_path):
+    given = {name: path for name, path in files(tmp_path).items() if "images" in name}
+    with pytest.raises(RunError, match="A game needs several images, but one of the parts of the data has 1"):
+        signal.Recipe(signal.Config(**given, valid_size=1), CPU)
 
 
 def test_too_many_codes_to_sum():
