@@ -81,6 +81,19 @@ def test_every_estimator_trains(recipe, estimator):
     assert all("<image" in structures.svg(drawing) for drawing in drawn)
 
 
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_half_precision(recipe, monkeypatch):
+    monkeypatch.setattr(signal, "GAMES", {"test": 50})
+    task = made(recipe, "topk_sparsemax", bf16=True)
+    generator = torch.Generator().manual_seed(0)
+    with torch.autocast("cpu", torch.bfloat16):
+        ((loss, _),) = task.updates(task.batches(1)[0], generator)
+        loss.backward()
+        with torch.no_grad():
+            found = task.evaluate("test")
+    assert all(map(math.isfinite, found.values()))
+
+
 @functools.cache
 def slopes(recipe, estimator):
     """Gradients of the encoder's last layer and of all others, from several independent batches: (batches, P) both."""

@@ -93,7 +93,7 @@ class Model(nn.Module):
 
     def log_likelihood(self, x: Tensor, shades: Tensor, samples: int, generator: torch.Generator) -> Tensor:
         """A stochastic lower bound of log p(x): (B,)."""
-        log_joint, scores = self.log_joint(x), self.scores(shades)
+        log_joint, scores = self.log_joint(x), self.scores(shades).float()
         support = self.latent.support(log_joint, scores, shades)
         if support is None:
             proposal = scores.sigmoid()
@@ -106,7 +106,7 @@ class Model(nn.Module):
         for start in range(0, samples, chunk):
             count = min(chunk, samples - start)
             y = torch.bernoulli(proposal.expand(count, *proposal.shape), generator=generator)
-            log_r = -functional.binary_cross_entropy(proposal.expand_as(y), y, reduction="none").sum(-1)
+            log_r = torch.where(y > 0, proposal, 1 - proposal).log().sum(-1)
             index = torch.arange(len(x), device=x.device).repeat(count)
             weights = log_joint(y.flatten(0, 1), index).view(count, -1) - log_r
             if support is not None:

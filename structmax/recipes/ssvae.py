@@ -44,7 +44,7 @@ class Config(latent.LatentSettings, images.ImageSettings):
     test_labels: str = option("", "idx file of the labels of the images to test on")
     labelled: int = option(100, "number of training images whose labels are used; the others are unlabelled")
     warm_start: int = option(40, "number of the epochs that are passes over the labelled images alone, at the start")
-    classification: float = option(1.0, "weight of the loss of the classes of labelled images, next to their bound")
+    classification: float = option(30.0, "weight of the loss of the classes of labelled images, next to their bound")
     hidden: int = option(256, "size of the three layers that score the classes; the other networks' are half of it")
     size: int = option(8, "size of h")
     weight_decay: float = option(1e-5, "weight decay of the optimiser")
