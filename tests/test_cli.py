@@ -126,7 +126,7 @@ def test_help_has_the_fields_of_the_config(structmax_in):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("run", "nothing"), "A recipe should be one of clusters, "),
+        (("run", "nothing"), "bits, clusters, "),
         (("run", "lisops"), "but is 'lisops'. Did you mean listops?"),
         (("compare", "cluster"), "but is 'cluster'. Did you mean clusters?"),
         (("run", "./none.py"), "none.py: should be the file of a recipe, but does not exist."),

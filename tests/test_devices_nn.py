@@ -1,5 +1,6 @@
 """On a GPU modules and recipes give what they give on the CPU, and an interrupted run goes on."""
 
+import math
 import signal
 from typing import get_args
 
@@ -9,7 +10,9 @@ from torch import Tensor
 
 import structmax
 from structmax import incremental, nn
-from structmax.recipes import listops
+from structmax.recipes import bits, listops, ssvae
+from structmax.recipes import signal as game
+from structmax.recipes.models import latent
 from structmax.training import Interrupted, RunFolder, Watcher, run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -81,6 +84,23 @@ def test_encoders_agree_with_the_cpu(encoder):
             assert loss.isfinite()
     # float32: a tie may be broken another way
     assert found["cuda"] == pytest.approx(found["cpu"], abs=5e-3)
+
+
+@pytest.mark.parametrize("estimator", get_args(latent.Name))
+@pytest.mark.parametrize("recipe", [ssvae, bits, game], ids=["ssvae", "bits", "signal"])
+def test_latent_variables_learn(recipe, estimator):
+    if estimator in recipe.Config.refused:
+        return
+    few = {"bits": 4} if recipe is bits else {"warm_start": 0} if recipe is ssvae else {"symbols": 9}
+    task = recipe.Recipe(recipe.Config(estimator=estimator, hidden=8, **few), torch.device("cuda"))
+    for loss, metrics in task.updates(task.batches(0)[0], torch.Generator("cuda").manual_seed(0)):
+        loss.backward()
+        assert loss.isfinite()
+        assert all(value.is_cuda for value in metrics.values())
+    task.model.eval()
+    with torch.no_grad():
+        assert all(map(math.isfinite, task.evaluate("valid").values()))
+        task.drawings()
 
 
 def test_an_interrupted_run_goes_on(tmp_path):

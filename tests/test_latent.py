@@ -5,6 +5,7 @@ import gzip
 import math
 import struct
 import sys
+from signal import SIGINT, raise_signal
 from typing import get_args
 
 import pytest
@@ -16,7 +17,7 @@ from structmax.plots import structures
 from structmax.recipes import bits, signal, ssvae
 from structmax.recipes.data import images
 from structmax.recipes.models import latent
-from structmax.training import DataError, RunError
+from structmax.training import DataError, Interrupted, RunError, RunFolder, Watcher, run
 
 CPU = torch.device("cpu")
 TINY = {
@@ -253,6 +254,22 @@ def test_a_running_mean_goes_on_from_a_checkpoint():
     next(task.updates(task.batches(1)[0], torch.Generator()))
     again.load_state(task.state())
     assert vars(again.model.latent.running) == vars(task.model.latent.running)
+
+
+def test_an_interrupted_run_goes_on_with_what_its_baseline_knows(tmp_path):
+    class Stop(Watcher):
+        def steps(self, place, batches, means):
+            if place.step == 3:
+                raise_signal(SIGINT)
+
+    config = bits.Config(estimator="nvil", epochs=2, importance_samples=2, batch_size=40, device="cpu", **TINY[bits])
+    run(bits.Recipe, config, tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        run(bits.Recipe, config, tmp_path / "parts", Stop())
+    run(bits.Recipe, config, tmp_path / "parts")
+    ours, theirs = (RunFolder(tmp_path / name).load("last.pt") for name in ("whole", "parts"))
+    torch.testing.assert_close(theirs["model"], ours["model"], atol=0, rtol=0)
+    assert theirs["processes"][0]["task"] == ours["processes"][0]["task"]
 
 
 # ---------------------------------------------------------------- images
