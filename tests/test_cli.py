@@ -49,6 +49,11 @@ TINY = """
         flavour: Literal["sweet", "sour", "nan"] = option("sweet", "how it tastes")
         data: str = option("", "a file of numbers")
 
+        def __post_init__(self):
+            super().__post_init__()
+            if (self.flavour, self.epochs) == ("nan", 3):
+                raise ValueError("`flavour` cannot be nan for 3 epochs.")
+
     class Recipe(Task[Config]):
         def __init__(self, config, device):
             super().__init__(config, device)
@@ -675,6 +680,16 @@ def test_a_comparison_is_one_process(structmax_in, monkeypatch):
 
 
 @pytest.mark.thorough
+def test_all_leaves_out_what_other_settings_refuse(structmax_in):
+    code, said = structmax_in("compare", "tiny", "--over", "flavour=all", "--epochs", 3, "--seeds", 1)
+    # sour fails, and is no reason to run nothing
+    assert code == 1
+    assert "flavour=nan is left out. `flavour` cannot be nan for 3 epochs. 2 runs of tiny" in said
+    code, said = structmax_in("compare", "tiny", "--over", "flavour=sweet,nan", "--epochs", 3, "--seeds", 1)
+    assert code == 2
+    assert "`flavour` cannot be nan for 3 epochs." in said
+
+
 def test_workers_do_all_that_there_is():
     results = dict(workers.each(math.pow, [(2, k) for k in range(5)], count=2))
     assert results == {k: 2.0**k for k in range(5)}

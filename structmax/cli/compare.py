@@ -46,7 +46,11 @@ def command(recipe: Recipe) -> Any:
 
     own = [
         flags.flag(
-            "over", list[str], ..., "values of one field to compare, field=a,b,c or field=all; may be repeated", PANEL
+            "over",
+            list[str],
+            ...,
+            "values of one field to compare, field=a,b,c, or field=all for those that other settings allow; repeatable",
+            PANEL,
         ),
         flags.flag("seeds", int, 3, "number of runs of each setting, with seeds 0, 1, …", PANEL),
         flags.flag("jobs", int, 1, "number of runs at the same time, each in a process of its own", PANEL),
@@ -68,9 +72,20 @@ def _asked(recipe: Recipe, ctx: typer.Context, given: dict[str, Any]) -> tuple[d
         raise typer.BadParameter(f"{', '.join(twice)} should be given once, but is given both as a flag and in --over.")
     base = {field.name: given[field.name] for field in fields(recipe.config) if field.name in given}
     for name, values in over.items():
-        for value in values:
-            flags.build(recipe.config, base | {name: value})
+        over[name] = [v for v in values if _is_allowed(recipe, base, name, v, f"{name}=all" in given["over"])]
     return over, flags.build(recipe.config, base)
+
+
+def _is_allowed(recipe: Recipe, base: dict[str, Any], name: str, value: Any, may_be_left_out: bool) -> bool:
+    """Whether the other settings allow this value. One that was not asked for by its name may be left out."""
+    try:
+        flags.build(recipe.config, base | {name: value})
+    except typer.BadParameter as error:
+        if not may_be_left_out:
+            raise
+        say(f"{name}={value} is left out. {error}")
+        return False
+    return True
 
 
 # ---------------------------------------------------------------- the runs
