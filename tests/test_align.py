@@ -87,6 +87,8 @@ def test_series_in_rows_begin_with_their_class(tmp_path, line):
         ("1 2 3\n2 x 3\n", 2, "a number for each value, but some are not"),
         ("1 2 3\n2\n", 2, "has no values"),
         ("1 2 NaN 3\n", 1, "has NaN or infinite"),
+        ("1,0.5,,0.7\n", 1, "a number for each value, but some are not"),
+        ("1\t\t0.7\n", 1, "a number for each value, but some are not"),
     ],
 )
 def test_files_that_are_not_series_are_refused(tmp_path, content, line, reason):
@@ -228,7 +230,8 @@ def test_bands_that_cannot_align_all_lengths_are_left_out():
 
 @pytest.mark.parametrize(("task", "distance"), list(itertools.product(TASKS, DISTANCES)))
 def test_every_task_with_every_distance(tmp_path, task, distance):
-    settings = config(task=task, distance=distance, window=40, learn_window=True)
+    learns_window = task == "neighbours" and distance != "euclidean"
+    settings = config(task=task, distance=distance, window=40, learn_window=learns_window)
     summary = run(recipe.Recipe, settings, tmp_path / "run")
     assert all(math.isfinite(value) for value in summary["test"].values())
     (row,) = RunFolder(tmp_path / "run").rows
@@ -246,7 +249,8 @@ def test_half_precision(tmp_path, task):
 
 
 def test_meanings_are_of_metrics():
-    found = {name for task in TASKS for name in task_of(task=task, learn_window=True).evaluate("valid")}
+    tasks = [task_of(task=task, learn_window=task == "neighbours") for task in TASKS]
+    found = {name for task in tasks for name in task.evaluate("valid")}
     assert found == set(recipe.Recipe.meanings)
 
 
@@ -315,6 +319,50 @@ def test_forecasts_hold_out_every_fifth_series(files):
     subject = task_of(task="forecast", **files)
     assert (len(subject.train), len(subject.held_out["valid"])) == (8, 2)
     assert task_of(task="forecast", **files, valid_file=files["test_file"]).train.values.shape == (10, 6, 1)
+
+
+@pytest.mark.parametrize(("task", "fewest"), [("forecast", 5), ("neighbours", 2)])
+def test_what_holds_out_or_leaves_out_needs_some_series(tmp_path, task, fewest):
+    few, enough = (written(tmp_path / f"{k}.txt", "1 0 1 2\n" * k) for k in (fewest - 1, fewest))
+    with pytest.raises(RunError, match=f"at least {fewest} series to train on, but .* has {fewest - 1}"):
+        task_of(task=task, train_file=few, test_file=enough)
+    assert math.isfinite(task_of(task=task, train_file=enough, test_file=few).evaluate("valid")["fit"])
+    assert "fit" in task_of(task=task, train_file=few, valid_file=few, test_file=few).evaluate("valid")
+
+
+def test_neighbours_that_are_all_of_other_classes_have_no_fit(tmp_path):
+    path = written(tmp_path / "x.txt", "1 0 1 2\n2 0 1 3\n")
+    subject = task_of(task="neighbours", train_file=path, test_file=path)
+    assert subject.evaluate("valid")["accuracy"] == subject.evaluate("valid")["fit"] == 0.0
+
+
+def test_forecasts_are_judged_in_parts(monkeypatch):
+    subject = task_of(task="forecast")
+    whole = subject.evaluate("test")
+    monkeypatch.setattr(recipe, "CELLS", 5000)
+    assert subject.evaluate("test") == pytest.approx(whole, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"task": "centroids", "learn_window": True}, "but these are centroids and soft_dtw"),
+        ({"task": "neighbours", "distance": "euclidean", "learn_window": True}, "but these are neighbours and euclid"),
+    ],
+)
+def test_a_window_is_learnt_for_neighbours_that_warp(settings, reason):
+    with pytest.raises(ValueError, match=reason):
+        config(**settings)
+
+
+def test_no_run_trains_on_held_out_series():
+    with pytest.raises(RunError, match="`seed` should not be 1000002"):
+        task_of(seed=1_000_002)
+
+
+def test_classes_of_many_digits_stay_apart(tmp_path):
+    found = series.read(written(tmp_path / "x.txt", "1234567 0 1\n1234568 0 1\n1.50 1 1\n"))
+    assert [label for label, _ in found] == ["1234567", "1234568", "1.5"]
 
 
 def test_every_task_reads_files_of_different_lengths(files, tmp_path):

@@ -464,6 +464,8 @@ def test_errors() -> None:
         snn.Attention(6, mapping="entmax2")
     with pytest.raises(ValueError, match=r"`dropout` should be between 0 and 1, but is 1\.5"):
         snn.Attention(6, dropout=1.5)
+    with pytest.raises(ValueError, match=r"`mapping` should be one of .*, but is None"):
+        snn.Attention(6, mapping=None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="`heads` should divide `size` = 6, but is 4"):
         snn.Attention(6, heads=4)
     with pytest.raises(ValueError, match="`heads` should be a whole number ≥ 1, but is 0"):

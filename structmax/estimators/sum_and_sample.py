@@ -70,7 +70,8 @@ def _first_other(values: Tensor, kept: Tensors, draws: Tensors, log_drawn: Tenso
     """Which draw is the first that is not one of the best: (B,), −1 where none is."""
     a, b = flat(draws, 2), flat(kept, 2)
     # ‖a − b‖² of whole numbers, exact: (k + 1, k, B)
-    apart = a.square().sum(-1).unsqueeze(1) + b.square().sum(-1) - 2 * torch.einsum("sbp,kbp->skb", a, b)
+    with torch.autocast(a.device.type, enabled=False):
+        apart = a.square().sum(-1).unsqueeze(1) + b.square().sum(-1) - 2 * torch.einsum("sbp,kbp->skb", a, b)
     is_best = ((apart == 0) & ~values.isneginf()).any(1)
     is_other = ~is_best & ~log_drawn.isneginf()
     return torch.where(is_other.any(0), is_other.to(torch.uint8).argmax(0), -1)

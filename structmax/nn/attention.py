@@ -30,7 +30,8 @@ class AbstractAttention(nn.Module, ABC):
         check.whole("heads", heads, 1)
         if size % heads:
             raise ValueError(f"`heads` should divide `size` = {size}, but is {heads}.")
-        if not 0.0 <= dropout <= 1.0:
+        check.positive("dropout", dropout, or_zero=True)
+        if dropout > 1:
             raise ValueError(f"`dropout` should be between 0 and 1, but is {dropout}.")
         self.size, self.heads, self.dropout = size, heads, dropout
         self.in_proj_weight = nn.Parameter(torch.empty(3 * size, size))
@@ -135,7 +136,7 @@ class Attention(AbstractAttention):
         self, size: int, heads: int = 1, mapping: nn.Module | str = "softmax", *, dropout: float = 0.0
     ) -> None:
         super().__init__(size, heads, dropout)
-        self.mapping = named(mapping) if isinstance(mapping, str) else mapping
+        self.mapping = mapping if isinstance(mapping, nn.Module) else named(mapping)
 
     def forward(
         self,

@@ -22,7 +22,7 @@ from torch import Tensor
 from structmax import omega
 from structmax.recipes.data import series, text
 from structmax.recipes.data.series import Series
-from structmax.recipes.models.warping import Forecaster, Nearest, Warping, learnt_band, means, warped
+from structmax.recipes.models.warping import CELLS, Forecaster, Nearest, Warping, learnt_band, means, warped
 from structmax.training import RunError, Settings, Task, option
 
 # seeds of data that no run trains on, and how many series they are
@@ -65,6 +65,14 @@ class Config(Settings):
     batch_size: int = option(32, "number of instances in a step, over all processes together")
     learning_rate: float = option(0.02, "highest learning rate of the optimiser")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.learn_window and (self.task != "neighbours" or self.distance == "euclidean"):
+            raise ValueError(
+                "`learn_window` should be given with task neighbours and a distance that warps, but these are "
+                f"{self.task} and {self.distance}. Try `window` for a window of your own."
+            )
+
 
 def omegas(temperature: float) -> dict[str, omega.AbstractOmega]:
     """Those of the distances that align."""
@@ -75,6 +83,8 @@ def splits(config: Config, device: torch.device) -> tuple[dict[str, Series], lis
     """Series to train on, to test and perhaps to validate with, and the names of the classes."""
     files = {"train": config.train_file, "valid": config.valid_file, "test": config.test_file}
     if not any(files.values()):
+        if config.seed in (VALID_SEED, TEST_SEED):
+            raise RunError(f"`seed` should not be {config.seed}: series to validate and to test with are made by it.")
         seeds = {
             "train": (config.train_size, config.seed),
             "valid": (HELD_OUT, VALID_SEED),
@@ -86,6 +96,12 @@ def splits(config: Config, device: torch.device) -> tuple[dict[str, Series], lis
         missing = "--test-file" if config.train_file else "--train-file"
         raise RunError(f"There should be files to train on and to test, or none, but {missing} is missing.")
     found, classes = series.splits(files, device)
+    fewest = {"forecast": 5, "neighbours": 2}.get(config.task, 1)
+    if "valid" not in found and len(found["train"]) < fewest:
+        raise RunError(
+            f"Without --valid-file there should be at least {fewest} series to train on, but {config.train_file} has "
+            f"{len(found['train'])}."
+        )
     if config.task == "forecast" and "valid" not in found:
         number = torch.arange(len(found["train"]), device=device) % 5
         found["valid"], found["train"] = found["train"].at(number == 4), found["train"].at(number != 4)
@@ -112,8 +128,8 @@ class Recipe(Task[Config]):
     best = "fit"
     shown = ("loss",)
     meanings = {
-        "fit": "minus the mean distance from a series to the nearest centre or neighbour of its own class, or from a "
-        "forecast to what came",
+        "fit": "minus the mean distance from a series to the nearest centre or neighbour of its own class, 0 if none "
+        "has one, or from a forecast to what came",
         "accuracy": "share of series whose nearest centre or neighbour is of their class",
         "mse": "mean squared error of the values of a forecast",
         "dtw": "squared errors of a forecast along its best alignment with what came, summed, on average",
@@ -188,12 +204,13 @@ class Recipe(Task[Config]):
         return self.judged[split]
 
     def _forecasts(self, data: Series) -> dict[str, float]:
-        found, wanted = self.forecast(data)
-        return {
-            "fit": -self.warping(found, wanted).mean().item(),
-            "mse": (found.values - wanted.values).square().mean().item(),
-            "dtw": Warping(omega.Zero())(found, wanted).mean().item(),
-        }
+        measured = []
+        for rows in torch.arange(len(data), device=self.device).split(max(1, CELLS // data.values.shape[1] ** 2)):
+            found, wanted = self.forecast(data.at(rows))
+            errors = (found.values - wanted.values).square().mean((-2, -1))
+            measured.append(torch.stack([-self.warping(found, wanted), errors, Warping(omega.Zero())(found, wanted)]))
+        fit, mse, dtw = torch.cat(measured, -1).mean(-1).tolist()
+        return {"fit": fit, "mse": mse, "dtw": dtw}
 
     def _classified(self, data: Series, split: str) -> tuple[dict[str, float], Tensor]:
         """How good the nearest is, and of which class, (S,)."""
@@ -205,8 +222,9 @@ class Recipe(Task[Config]):
         classes = known.labels[table.argmin(-1)]
         own = table.where(known.labels == data.labels.unsqueeze(-1), torch.inf).amin(-1)
         accuracy = (classes == data.labels).float().mean().item()
-        # a series may be the only one of its class
-        metrics = {"fit": -own[own.isfinite()].mean().item(), "accuracy": accuracy}
+        # a series may be the only one of its class, and so may all
+        own = own[own.isfinite()]
+        metrics = {"fit": -own.mean().item() if len(own) else 0.0, "accuracy": accuracy}
         if self.config.learn_window:
             metrics["band"] = float(self.band)
         return metrics, classes

@@ -118,7 +118,9 @@ class Model(nn.Module):
 def _is_among(y: Tensor, support: latent.Support) -> Tensor:
     """Whether codes (S, B, D) are among those of their instance's support: (S, B)."""
     codes = support.structures
-    apart = y.sum(-1, keepdim=True) + codes.sum(-1) - 2 * torch.einsum("sbd,bkd->sbk", y, codes)
+    # whole numbers, exact in float32
+    with torch.autocast(y.device.type, enabled=False):
+        apart = y.sum(-1, keepdim=True) + codes.sum(-1) - 2 * torch.einsum("sbd,bkd->sbk", y, codes)
     return ((apart == 0) & (support.q > 0)).any(-1)
 
 

@@ -53,6 +53,11 @@ class Config(latent.LatentSettings, images.ImageSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         images.together(self, "train_images", "train_labels", "test_images", "test_labels")
+        if self.warm_start >= self.epochs:
+            raise ValueError(
+                f"`warm_start` should be less than `epochs`, {self.epochs}, but is {self.warm_start}: unlabelled "
+                "images would not be used. Try more epochs."
+            )
 
 
 class Model(nn.Module):

@@ -155,7 +155,8 @@ def _with_headers(path: str | Path, first: tuple[int, str], lines: Lines) -> Ite
 def _in_rows(path: str | Path, first: tuple[int, str], lines: Lines) -> Iterator[Row]:
     """Lines of a class and values."""
     for number, line in (first, *lines):
-        label, *values = re.split(r"[,\s]+", line)
+        # an empty place between two commas or two tabs is a value that is missing
+        label, *values = re.split(r" *[,\t] *" if re.search(r"[,\t]", line) else r" +", line.strip())
         while values and values[-1].lower() == "nan":
             values.pop()
         if not values:
@@ -178,9 +179,10 @@ def _numbers(path: str | Path, line: int, words: Sequence[str]) -> list[float]:
 def _name(label: str) -> str:
     """Of a class: 1.0000000e+00 is 1."""
     try:
-        return f"{float(label):g}"
+        number = float(label)
     except ValueError:
         return label
+    return str(int(number)) if number.is_integer() else repr(number)
 
 
 # ---------------------------------------------------------------- generated

@@ -45,6 +45,11 @@ Name = Literal[
 SPARSE = ("sparsemax", "topk_sparsemax", "sparsemap", "sparsemap_budget")
 SUMMED = (*SPARSE, "dense")
 SEVERAL = ("leave_one_out", "vimco")
+# those that look at the settings `samples` and `k`
+USERS = {
+    "samples": ("score_function", "running_mean", "self_critical", "nvil", *SEVERAL),
+    "k": ("sum_and_sample", "topk_sparsemax"),
+}
 # For each kind of latent variable, what it cannot have, and what to use instead.
 REFUSED_FOR_CATEGORIES = {
     "sparsemap": "SparseMAP of one category is sparsemax: try sparsemax",
@@ -66,7 +71,9 @@ class LatentSettings(Settings):
     least: ClassVar[dict[str, float]] = Settings.least | {"samples": 0, "k": 0, "temperature": 1e-3, "cooling": 0}
     refused: ClassVar[dict[str, str]] = REFUSED_FOR_CATEGORIES
     estimator: Name = option("sparsemax", ESTIMATOR)
-    samples: int = option(0, "draws of an instance; 0 for 2 with leave_one_out and vimco, and 1 with all others")
+    samples: int = option(
+        0, f"draws of an instance, for {', '.join(USERS['samples'])}; 0 for 2 with the last two, else 1"
+    )
     k: int = option(0, "best structures of sum_and_sample and topk_sparsemax; 0 for 1 and 10")
     temperature: float = option(1.0, "for gumbel, straight_through_gumbel and rebar: of the relaxation")
     cooling: float = option(1e-4, "the temperature falls by exp(-cooling) at each step, until it has halved")
@@ -75,6 +82,11 @@ class LatentSettings(Settings):
         super().__post_init__()
         if self.estimator in self.refused:
             raise ValueError(f"`estimator` cannot be {self.estimator} here: {self.refused[self.estimator]}.")
+        for name, users in USERS.items():
+            if getattr(self, name) and self.estimator not in users:
+                raise ValueError(
+                    f"`{name}` should be given with {', '.join(users)}, but the estimator is {self.estimator}."
+                )
         if self.estimator in SEVERAL and self.samples == 1:
             raise ValueError(f"`samples` should be at least 2 for {self.estimator}, which compares draws, but is 1.")
 
@@ -146,6 +158,8 @@ class Latent(nn.Module):
             weight: of the entropy.
         """
         estimator = self.estimator(features)
+        # log q of bfloat16 would be off by a few hundredths
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         self.steps += self.training
         if isinstance(estimator, estimators.Vimco):
             result = structmax.expect(
