@@ -110,8 +110,9 @@ def test_files_should_suit_one_another(tmp_path):
         task_of(train_file=train)
     with pytest.raises(RunError, match="--train-file is missing"):
         task_of(test_file=train)
+    short = written(tmp_path / "a.tsv", "1 0\n2 1\n")
     with pytest.raises(RunError, match="at least 2 points"):
-        task_of(train_file=written(tmp_path / "a.tsv", "1 0\n2 1\n"), test_file=train, task="forecast")
+        task_of(train_file=short, valid_file=train, test_file=train, task="forecast")
 
 
 def test_classes_are_in_the_order_of_numbers(tmp_path):

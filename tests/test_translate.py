@@ -102,7 +102,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
 def test_a_run_over_files(tmp_path):
     two = "Ein Hund singt.\tA dog sings.\nEine Katze singt.\tA cat sings.\n"
     many, few = written(tmp_path / "many.tsv", two * 60), written(tmp_path / "few.tsv", two)
-    given = config(train_file=many, valid_file=few, test_file=few, lower_case=True, epochs=4, learning_rate=0.03)
+    given = config(train_file=many, valid_file=few, test_file=few, lower_case=True, epochs=8, learning_rate=0.03)
     summary = run(recipe.Recipe, given, tmp_path / "run")
     assert summary["test"]["bleu"] == pytest.approx(100)
     assert set(summary["test"]) == {"loss", "accuracy", "attended", "bleu"}
