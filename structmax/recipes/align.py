@@ -153,8 +153,7 @@ class Recipe(Task[Config]):
         self.train, self.means = data["train"], means(stretched["train"], len(self.classes))
         allowed = bands(config.window, data)
         of_distance = omegas(config.temperature).get(config.distance)
-        learns_band = config.task == "neighbours" and config.learn_window
-        self.band = learnt_band(of_distance, self.train, allowed) if learns_band else allowed[-1]
+        self.band = learnt_band(of_distance, self.train, allowed) if config.learn_window else allowed[-1]
         self.warping = Warping(of_distance, self.band)
         # each compared with the others, as leave-one-out does
         self.without_itself = "valid" not in data and config.task == "neighbours"
