@@ -101,7 +101,9 @@ class RootLinks(Treeprocessor):
                 address = element.get(name, "")
                 if address.startswith("docs/"):
                     element.set(name, address.removeprefix("docs/"))
-                elif re.fullmatch(r"[A-Z]+(\.md)?", address) or address.startswith(("structmax/", "benchmarks/")):
+                elif address == "CHANGELOG.md":
+                    element.set(name, "changelog.md")
+                elif re.match(r"[A-Z]+\.|benchmarks/", address):
                     element.set(name, f"{self.repository}/blob/main/{address}")
 
 

@@ -54,6 +54,14 @@ def test_formulas_that_are_wrong_stop_the_build(mathml: Callable[[str, str], str
     assert type(raised.value).__name__ == "SuperFencesException"
 
 
+def test_the_pictures_of_the_landing_page_are_drawn_by_the_library(tmp_path: Path) -> None:
+    stories = runpy.run_path(str(DOCS / "draw.py"))["stories"]
+    stories.__globals__["PICTURES"] = tmp_path
+    stories()
+    for drawn in tmp_path.iterdir():
+        assert drawn.read_text() == (DOCS / "pictures" / drawn.name).read_text(), "draw it again with docs/draw.py"
+
+
 PAGES = {
     "good/index.html": '<p>Good.</p><img src="there.svg"><div class="math">short</div>',
     # As the theme has it: the page cannot be scrolled, but its end cannot be seen either.
