@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from members import MEMBERS
 from PIL import Image
 
 import structmax
@@ -13,6 +14,7 @@ from structmax.plots import simplex, structures
 
 PICTURES = Path(__file__).parent / "pictures"
 GALLERY = Path(__file__).parent / "gallery"
+STRUCTURES = Path(__file__).parent / "reference" / "structures"
 TREES = {
     "kind": "trees",
     "title": "A list expression, as it is meant and as a model grouped it",
@@ -52,10 +54,12 @@ if __name__ == "__main__":
     simplex.mappings_1d().savefig(PICTURES / "one-score.png", dpi=80)
     simplex.triangle().savefig(PICTURES / "triangle.png", dpi=80)
     simplex.bars().savefig(PICTURES / "bars.png", dpi=80)
+    drawings = {PICTURES / "trees.svg": TREES, PICTURES / "arcs.svg": parse()}
+    drawings |= {STRUCTURES / f"{name}.svg": member() for name, member in MEMBERS.items()}
     # White behind them, as behind the others: their ink is black.
-    for name, drawing in {"trees": TREES, "arcs": parse()}.items():
+    for path, drawing in drawings.items():
         drawn = structures.svg(drawing).replace("<svg ", '<svg style="background: white" ', 1)
-        (PICTURES / f"{name}.svg").write_text(drawn, encoding="utf-8")
+        path.write_text(drawn, encoding="utf-8")
     # Last, since their style stays.
     for script in sorted(GALLERY.glob("*.py")):
         save(runpy.run_path(str(script))["draw"](), script.with_suffix(".png"))
