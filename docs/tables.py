@@ -11,6 +11,7 @@ import importlib
 import inspect
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import structmax
@@ -48,13 +49,14 @@ QUESTIONS: dict[str, list[tuple[str, ...]]] = {
 
 def entries(page: str) -> list[str]:
     """The full names that a page documents, in its order."""
-    return ENTRY.findall(page)
+    return [name for name in ENTRY.findall(page) if not isinstance(value_of(name), ModuleType)]
 
 
 def value_of(name: str) -> Any:
     """What a full name stands for."""
     module, _, last = name.rpartition(".")
-    return getattr(importlib.import_module(module), last)
+    holder = importlib.import_module(module)
+    return getattr(holder, last) if hasattr(holder, last) else importlib.import_module(name)
 
 
 def names(page: str) -> str:
