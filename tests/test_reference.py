@@ -111,7 +111,7 @@ ASKED: dict[str, Callable[[Any, AbstractStructure, Any, str], Any]] = {
     "`smoothed`, `smoothed_marginals`, `smoothed_log_prob`, `smoothed_sample`, `smoothed_topk`": lambda s, y, z, b: (
         structmax.smoothed(s, y, OMEGA, backend=b),
         structmax.smoothed_marginals(s, y, OMEGA, backend=b),
-        structmax.smoothed_log_prob(s, y, OMEGA, z, backend=b),
+        structmax.smoothed_log_prob(s, y, z, OMEGA, backend=b),
         structmax.smoothed_sample(s, y, OMEGA, (2,), backend=b),
         structmax.smoothed_topk(s, y, OMEGA, 2, backend=b),
     ),
