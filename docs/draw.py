@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from members import MEMBERS
 from PIL import Image
 
 import structmax
@@ -15,6 +16,7 @@ PICTURES = Path(__file__).parent / "pictures"
 GALLERY = Path(__file__).parent / "gallery"
 # Pixels of a phone between its margins, and of a cell of a heat map, so that two maps of seven words fit there.
 PHONE, CELL = 370, 20
+STRUCTURES = Path(__file__).parent / "reference" / "structures"
 TREES = {
     "kind": "trees",
     "title": "A list expression, as it is meant and as a model grouped it",
@@ -107,13 +109,12 @@ def write(name: str, sketch: svg.Sketch, title: str) -> None:
     """A picture with a margin, as a file. All are about as wide as a phone, so that their letters have one size."""
     width = max(sketch.width + 16, PHONE)
     framed = svg.Sketch(width, sketch.height + 16, svg.moved((width - sketch.width) / 2, 8, sketch.body))
-    white(name, svg.standalone(framed, title))
+    white(PICTURES / f"{name}.svg", svg.standalone(framed, title))
 
 
-def white(name: str, drawn: str) -> None:
+def white(path: Path, drawn: str) -> None:
     """White behind a picture, as behind the others: its ink is black."""
-    drawn = drawn.replace("<svg ", '<svg style="background: white" ', 1)
-    (PICTURES / f"{name}.svg").write_text(drawn, encoding="utf-8")
+    path.write_text(drawn.replace("<svg ", '<svg style="background: white" ', 1), encoding="utf-8")
 
 
 def stories() -> None:
@@ -134,9 +135,11 @@ if __name__ == "__main__":
     simplex.mappings_1d().savefig(PICTURES / "one-score.png", dpi=80)
     simplex.triangle().savefig(PICTURES / "triangle.png", dpi=80)
     simplex.bars().savefig(PICTURES / "bars.png", dpi=80)
-    white("trees", structures.svg(TREES))
-    white("arcs", structures.svg(parse()))
+    white(PICTURES / "trees.svg", structures.svg(TREES))
+    white(PICTURES / "arcs.svg", structures.svg(parse()))
     stories()
+    for name, member in MEMBERS.items():
+        white(STRUCTURES / f"{name}.svg", structures.svg(member()))
     # Last, since their style stays.
     for script in sorted(GALLERY.glob("*.py")):
         save(runpy.run_path(str(script))["draw"](), script.with_suffix(".png"))

@@ -18,6 +18,8 @@ from structmax.estimators.expectation import AbstractEstimator, Objective, expec
 from structmax.estimators.surrogate import AbstractSurrogate
 from structmax.problem import Problem
 
+__all__ = ["Gradients", "Row", "gradients"]
+
 Estimator = AbstractEstimator | AbstractSurrogate
 # How many draws are taken as one batch, and how many calls are timed.
 AT_ONCE, TIMED = 100, 5

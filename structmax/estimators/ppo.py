@@ -29,7 +29,9 @@ class Rollout(NamedTuple):
 
 @dataclass(frozen=True)
 class PPO:
-    """Draws once, and updates the scores' network several times by the clipped ratio r = p(y) / p_then(y),
+    """Proximal policy optimisation: one draw serves several updates, as long as probabilities stay near.
+
+    The loss is made of the ratio r = p(y) / p_then(y) of the probabilities now and when y was drawn,
 
         mean over draws of max(r c, clamp(r, 1 − clip, 1 + clip) c),          c = f(y) − b
 

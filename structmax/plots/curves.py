@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from structmax.plots import series
 
+__all__ = ["draw"]
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 

@@ -13,6 +13,8 @@ from urllib.parse import quote
 
 from structmax.plots import charts, page, series, structures
 
+__all__ = ["write"]
+
 # How many numbers head the page.
 LARGE = 4
 # What a run's page says in places of their own; all else of its summary is listed.

@@ -25,6 +25,8 @@ from typing import Any
 from structmax.plots import arcs, heat_map, images, lines, sequences, trees
 from structmax.plots import svg as shapes
 
+__all__ = ["svg"]
+
 KINDS: dict[str, Callable[[dict[str, Any]], shapes.Sketch]] = {
     "trees": trees.draw,
     "arcs": arcs.draw,
