@@ -1,11 +1,14 @@
-"""Draws the pictures of the documentation: `python docs/draw.py`."""
+"""Draws the pictures of the documentation: `python docs/draw.py`; of some tutorials, `python docs/draw.py tagger`."""
 
+import contextlib
 import runpy
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import notebooks
 import torch
-from matplotlib.figure import Figure
 from members import MEMBERS
 from PIL import Image
 
@@ -124,13 +127,16 @@ def stories() -> None:
     write("found", trees.draw(FOUND), "The tree that a network found in an expression, trained on answers alone")
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Saves a picture with 128 colours, which makes the file a third as large."""
-    figure.savefig(path)
-    Image.open(path).convert("RGB").quantize(128).save(path, optimize=True)
+def keep(drawn: Path, kept: Path) -> None:
+    """Keeps a picture: with 128 colours, which makes the file a third as large, or on white."""
+    if kept.suffix == ".svg":
+        white(kept, drawn.read_text(encoding="utf-8"))
+    else:
+        Image.open(drawn).convert("RGB").quantize(128).save(kept, optimize=True)
 
 
-if __name__ == "__main__":
+def library() -> None:
+    """The pictures of the pages that are no tutorials."""
     PICTURES.mkdir(exist_ok=True)
     simplex.mappings_1d().savefig(PICTURES / "one-score.png", dpi=80)
     simplex.triangle().savefig(PICTURES / "triangle.png", dpi=80)
@@ -142,4 +148,25 @@ if __name__ == "__main__":
         white(STRUCTURES / f"{name}.svg", structures.svg(member()))
     # Last, since their style stays.
     for script in sorted(GALLERY.glob("*.py")):
-        save(runpy.run_path(str(script))["draw"](), script.with_suffix(".png"))
+        path = script.with_suffix(".png")
+        runpy.run_path(str(script))["draw"]().savefig(path)
+        keep(path, path)
+
+
+def tutorial(page: Path) -> None:
+    """Runs a tutorial, keeps the pictures that it shows, and writes its notebook."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for block in notebooks.BLOCK.finditer(page.read_text(encoding="utf-8")):
+            exec(compile(block["code"], str(page), "exec"), namespace)
+        for picture in notebooks.pictures(page):
+            keep(Path(picture.name), picture)
+    notebooks.write(page)
+
+
+if __name__ == "__main__":
+    for page in notebooks.pages():
+        if page.stem in sys.argv[1:] or not sys.argv[1:]:
+            tutorial(page)
+    if not sys.argv[1:]:
+        library()
