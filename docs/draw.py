@@ -1,11 +1,14 @@
-"""Draws the pictures of the documentation: `python docs/draw.py`."""
+"""Draws the pictures of the documentation: `python docs/draw.py`; of some tutorials, `python docs/draw.py tagger`."""
 
+import contextlib
 import runpy
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import notebooks
 import torch
-from matplotlib.figure import Figure
 from PIL import Image
 
 import structmax
@@ -41,21 +44,46 @@ def parse() -> dict[str, Any]:
     }
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Saves a picture with 128 colours, which makes the file a third as large."""
-    figure.savefig(path)
-    Image.open(path).convert("RGB").quantize(128).save(path, optimize=True)
+def keep(drawn: Path, kept: Path) -> None:
+    """Keeps a picture: with 128 colours, which makes the file a third as large, or on white, since its ink is black."""
+    if kept.suffix == ".svg":
+        white = drawn.read_text(encoding="utf-8").replace("<svg ", '<svg style="background: white" ', 1)
+        kept.write_text(white, encoding="utf-8")
+    else:
+        Image.open(drawn).convert("RGB").quantize(128).save(kept, optimize=True)
 
 
-if __name__ == "__main__":
+def library() -> None:
+    """The pictures of the pages that are no tutorials."""
     PICTURES.mkdir(exist_ok=True)
     simplex.mappings_1d().savefig(PICTURES / "one-score.png", dpi=80)
     simplex.triangle().savefig(PICTURES / "triangle.png", dpi=80)
     simplex.bars().savefig(PICTURES / "bars.png", dpi=80)
-    # White behind them, as behind the others: their ink is black.
     for name, drawing in {"trees": TREES, "arcs": parse()}.items():
-        drawn = structures.svg(drawing).replace("<svg ", '<svg style="background: white" ', 1)
-        (PICTURES / f"{name}.svg").write_text(drawn, encoding="utf-8")
+        path = PICTURES / f"{name}.svg"
+        path.write_text(structures.svg(drawing), encoding="utf-8")
+        keep(path, path)
     # Last, since their style stays.
     for script in sorted(GALLERY.glob("*.py")):
-        save(runpy.run_path(str(script))["draw"](), script.with_suffix(".png"))
+        path = script.with_suffix(".png")
+        runpy.run_path(str(script))["draw"]().savefig(path)
+        keep(path, path)
+
+
+def tutorial(page: Path) -> None:
+    """Runs a tutorial, keeps the pictures that it shows, and writes its notebook."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for block in notebooks.BLOCK.finditer(page.read_text(encoding="utf-8")):
+            exec(compile(block["code"], str(page), "exec"), namespace)
+        for picture in notebooks.pictures(page):
+            keep(Path(picture.name), picture)
+    notebooks.write(page)
+
+
+if __name__ == "__main__":
+    for page in notebooks.pages():
+        if page.stem in sys.argv[1:] or not sys.argv[1:]:
+            tutorial(page)
+    if not sys.argv[1:]:
+        library()
