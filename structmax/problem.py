@@ -20,6 +20,7 @@ from structmax.backends import HALF, Plan
 from structmax.contract import EXTRAS, AbstractStructure, Scores, outside_transforms
 from structmax.half import narrow, widened
 from structmax.numerics import compilation
+from structmax.outline import shapes
 from structmax.parts import Tensors
 
 PLAIN = (Tensor, torch.nn.Parameter)
@@ -53,6 +54,15 @@ class Problem:
     plans: dict[str, Plan]
     # the same without its scores: what autograd keeps
     blank: Any = None
+
+    def __repr__(self) -> str:
+        first = self.scores[0] if self.scores else None
+        given = (
+            "no scores"
+            if first is None
+            else f"{shapes(self.structure.names, self.with_batch(self.scores))}, {self.dtype}, {first.device}"
+        )
+        return f"Problem({self.structure!r}; {given}; batch {tuple(self.batch)}; backend {self.backend})"
 
     @staticmethod
     def of(scores: Scores, structure: AbstractStructure, backend: str = "auto", *, wide: bool = False) -> "Problem":

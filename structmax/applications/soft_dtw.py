@@ -20,6 +20,7 @@ from torch.nn.functional import interpolate
 from structmax import check
 from structmax.autograd import rule
 from structmax.omega.smooth import Entropy, Minimum, Smooth
+from structmax.outline import outline
 from structmax.problem import Problem, watched
 from structmax.structures.monotone_alignment import MonotoneAlignment
 
@@ -295,6 +296,9 @@ class Barycentre(NamedTuple):
     iterations: int
     # whether the search converged before its last step
     converged: bool
+
+    def __repr__(self) -> str:
+        return outline(self)
 
 
 def soft_dtw_barycentre(

@@ -8,11 +8,16 @@ from torch import Tensor
 
 
 def readable(tensor: Tensor) -> bool:
-    """Whether values may be read: on the CPU, outside compilation and function transforms."""
+    """Whether values may be read at no cost: those on the CPU."""
+    return tensor.device.type == "cpu" and has_values(tensor)
+
+
+def has_values(tensor: Tensor) -> bool:
+    """Whether there are values to read: outside compilation and function transforms."""
     return (
         not torch.compiler.is_compiling()
-        and tensor.device.type == "cpu"
         and type(tensor) in (Tensor, torch.nn.Parameter)
+        and tensor.device.type != "meta"
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
@@ -45,7 +46,7 @@ class FactorGraph(AbstractRelaxation):
         >>> lines = [structmax.factors.Xor(line) for line in (x[0], x[1], x[:, 0], x[:, 1])]
         >>> graph = structmax.FactorGraph(*lines)
         >>> graph
-        FactorGraph(x (2, 2); 4 factors)
+        FactorGraph(x (2, 2); 4 × Xor)
         >>> structmax.sparsemap({"x": torch.tensor([[2.0, 1.5], [1.0, 0.8]])}, graph).marginals["x"]
         tensor([[0.5750, 0.4250],
                 [0.4250, 0.5750]])
@@ -70,6 +71,8 @@ class FactorGraph(AbstractRelaxation):
                     "A list of factors is given as FactorGraph(*factors)."
                 )
         self.layout = lay_out(items)
+        # how many factors there are of each kind
+        self.kinds = tuple(Counter(item.kind for item in items if isinstance(item, AbstractFactor)).items())
         # (…, n), False for variables that are left out
         self.mask: Tensor | None = None
         for k, outside in enumerate(self.layout.outside):
@@ -77,9 +80,9 @@ class FactorGraph(AbstractRelaxation):
                 setattr(self, field_name(k, name), getattr(outside.factor.structure, name))
 
     def __repr__(self) -> str:
-        named = ", ".join(f"{v.name} {v.shape}" for v in self.layout.variables)
-        count = len(self.layout.arrays.start) - 1
-        return f"FactorGraph({named}; {count} factor{'' if count == 1 else 's'})"
+        named = ", ".join(f"{v.name} {v.shape}{' free' if v.free else ''}" for v in self.layout.variables)
+        factors = ", ".join(f"{count} × {kind}" for kind, count in self.kinds) or "no factors"
+        return f"FactorGraph({named}; {factors}{'' if self.mask is None else '; masked'})"
 
     def masked(self, mask: Mapping[str, Tensor]) -> FactorGraph:
         """The same graph, with some variables left out: padding.

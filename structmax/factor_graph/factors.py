@@ -33,10 +33,22 @@ class Clause(NamedTuple):
 class AbstractFactor(ABC):
     """A constraint or a coupling of variables."""
 
+    # what else it prints
+    setting: str = ""
+
     def __init__(self, *over: Variables | Literals) -> None:
         self.over = tuple(literals(one) for one in over)
         if not self.size:
             raise ValueError(f"{type(self).__name__} should have at least one variable, but has none.")
+
+    def __repr__(self) -> str:
+        setting = [self.setting] if self.setting else []
+        return f"{type(self).__name__}({', '.join([*map(repr, self.every()), *setting])})"
+
+    @property
+    def kind(self) -> str:
+        """What it is called in the description of a graph."""
+        return type(self).__name__
 
     def every(self) -> tuple[Literals, ...]:
         """All that it is over, its own scores too."""
@@ -134,8 +146,12 @@ class Imply(_Sum):
     """
 
     def __init__(self, *over: Variables | Literals) -> None:
-        *premises, conclusion = _output(type(self).__name__, over)
-        super().__init__(*(~one for one in premises), conclusion, least=1.0, most=math.inf)
+        super().__init__(*_output(type(self).__name__, over), least=1.0, most=math.inf)
+
+    def clauses(self) -> Iterator[Clause]:
+        # ¬x₁ ∨ … ∨ ¬x_k ∨ z
+        *premises, conclusion = self.over
+        yield Clause("sum", (*(~one for one in premises), conclusion), None, self.least, self.most)
 
 
 class XorOut(_Sum):
@@ -148,8 +164,12 @@ class XorOut(_Sum):
     """
 
     def __init__(self, *over: Variables | Literals) -> None:
-        *inputs, output = _output(type(self).__name__, over)
-        super().__init__(*inputs, ~output, least=1.0, most=1.0)
+        super().__init__(*_output(type(self).__name__, over), least=1.0, most=1.0)
+
+    def clauses(self) -> Iterator[Clause]:
+        # x₁ + … + x_k + (1 − z) = 1
+        *inputs, output = self.over
+        yield Clause("sum", (*inputs, ~output), None, self.least, self.most)
 
 
 class Budget(_Sum):
@@ -175,6 +195,7 @@ class Budget(_Sum):
         super().__init__(*over, least=-math.inf if exactly is None else float(count), most=float(count))
         if exactly is not None and exactly > self.size:
             raise ValueError(f"`exactly` should be at most the number of literals, {self.size}, but is {exactly}.")
+        self.setting = f"at_most={at_most}" if exactly is None else f"exactly={exactly}"
 
 
 class Knapsack(_Sum):
@@ -195,6 +216,7 @@ class Knapsack(_Sum):
 
     def __init__(self, *over: Variables | Literals, costs: Sequence[float] | Tensor, capacity: float) -> None:
         super().__init__(*over, least=-math.inf, most=float(capacity))
+        self.setting = f"capacity={capacity}"
         self.costs = torch.as_tensor(costs, dtype=torch.float64).flatten()
         if len(self.costs) != self.size:
             raise ValueError(
@@ -317,6 +339,14 @@ class Factor(AbstractFactor):
         if not any(structure.field_batch_dim(name) for name in fields):
             structure.check(structure.parts(tuple(torch.zeros(one.shape) for one in self.over)))
         self.structure = structure
+
+    def __repr__(self) -> str:
+        over = ", ".join(f"{'~' if one.negated else ''}{one.of.name} {one.shape}" for one in self.over)
+        return f"Factor({self.structure!r}, {over})"
+
+    @property
+    def kind(self) -> str:
+        return type(self.structure).__name__
 
     def clauses(self) -> Iterator[Clause]:
         return iter(())

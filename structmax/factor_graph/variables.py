@@ -11,6 +11,9 @@ from torch import Tensor
 
 from structmax import check
 
+# How many literals are written out.
+SHOWN = 4
+
 
 @dataclass(frozen=True, eq=False)
 class Variables:
@@ -43,6 +46,9 @@ class Variables:
             check.whole("shape", size, 1)
         object.__setattr__(self, "shape", tuple(self.shape))
 
+    def __repr__(self) -> str:
+        return f"Variables({self.name!r}, {self.shape}{', free=True' if self.free else ''})"
+
     @property
     def size(self) -> int:
         return math.prod(self.shape)
@@ -70,6 +76,13 @@ class Literals:
     of: Variables
     index: Tensor
     negated: bool = False
+
+    def __repr__(self) -> str:
+        """The first of them as one would index them, and how many there are."""
+        places = [entry(index, self.of.shape) for index in self.index.flatten()[:SHOWN].tolist()]
+        sign, count = "~" if self.negated else "", self.index.numel()
+        each = [f"{sign}{self.of.name}{list(place) if place else ''}" for place in places]
+        return ", ".join(each) + (f", … ({count} of {self.of.name})" if count > SHOWN else "")
 
     @property
     def shape(self) -> tuple[int, ...]:

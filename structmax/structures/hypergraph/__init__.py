@@ -105,6 +105,10 @@ class Hypergraph(AbstractStructure):
         rows = torch.from_numpy(_list_edges(edges, *sizes))
         return cls(rows[:, 0].contiguous(), rows[:, 2:].contiguous(), rows[:, 1].contiguous(), goal)
 
+    def __repr__(self) -> str:
+        nodes, edges = int(self.head.max()) + 1, len(self.head)
+        return f"Hypergraph({nodes} nodes, {edges} edges, {self.size} parts)"
+
     def _grouped(self) -> Hyperedges:
         """The edges by head."""
         part = torch.arange(len(self.head)) if self.part is None else self.part.cpu()
