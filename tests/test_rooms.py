@@ -205,7 +205,7 @@ GOAL = torch.tensor([1, 1])
         ),
         (Recursion(tuple(EDGES), GOAL), TypeError, "the edges should be Hyperedges, but are tuple. Try Hyperedges.of."),
         (Recursion(EDGES, GOAL.float()), TypeError, "`goal` should be an integer tensor, but is torch.float32."),
-        (Recursion(EDGES, [1, 1]), TypeError, "`goal` should be an integer tensor, but is list."),
+        (Recursion(EDGES, [1, 1]), TypeError, "`goal` should be an integer tensor, but is a list."),
     ],
 )
 @pytest.mark.parametrize("backend", ["numba", "reference"])

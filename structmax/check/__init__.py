@@ -4,9 +4,12 @@ Every message says what should be, what is, and what to try. Nothing here reads 
 """
 
 from structmax.check.arguments import (
+    a_tensor,
+    batches,
     between,
     boolean,
     broadcasts,
+    called,
     choice,
     encodable,
     floating,
@@ -43,11 +46,14 @@ from structmax.check.rows import (
 )
 
 __all__ = [
+    "a_tensor",
     "axis",
     "back",
+    "batches",
     "between",
     "boolean",
     "broadcasts",
+    "called",
     "choice",
     "class_weights",
     "encodable",

@@ -42,8 +42,11 @@ class Variables:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise ValueError(f"`name` should be a word, the key of the scores, but is {self.name!r}.")
+        if isinstance(self.shape, int):
+            raise TypeError(f"`shape` should be a tuple of sizes, but is {self.shape}. Try ({self.shape},).")
         for size in self.shape:
-            check.whole("shape", size, 1)
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ValueError(f"`shape` should hold whole numbers ≥ 1, but holds {size!r}.")
         object.__setattr__(self, "shape", tuple(self.shape))
 
     def __repr__(self) -> str:
@@ -92,7 +95,7 @@ class Literals:
         try:
             return Literals(self.of, self.index[index], self.negated)
         except (IndexError, TypeError) as error:
-            raise IndexError(f"`{self.of.name}` of shape {self.shape} has no [{index}]: {error}") from error
+            raise IndexError(f"`{self.of.name}` of shape {self.shape} has no [{index}]: {error}.") from error
 
     def __invert__(self) -> Literals:
         if self.of.free:
@@ -108,7 +111,8 @@ def literals(what: Variables | Literals) -> Literals:
     if isinstance(what, Literals):
         return what
     if not isinstance(what, Variables):
-        raise TypeError(f"a factor should be over Variables or slices of them, but got a {type(what).__name__}.")
+        hint = " Try Xor(*slices) for a list of them." if isinstance(what, list | tuple) else ""
+        raise TypeError(f"a factor should be over Variables or slices of them, but got {check.called(what)}.{hint}")
     return Literals(what, torch.arange(what.size).reshape(what.shape))
 
 
