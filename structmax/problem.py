@@ -56,13 +56,15 @@ class Problem:
     blank: Any = None
 
     def __repr__(self) -> str:
-        first = self.scores[0] if self.scores else None
-        given = (
-            "no scores"
-            if first is None
-            else f"{shapes(self.structure.names, self.with_batch(self.scores))}, {self.dtype}, {first.device}"
-        )
+        given = "no scores"
+        if self.scores:
+            listed = shapes(self.structure.names, self.with_batch(self.scores))
+            given = f"{listed}, {self.dtype}, {self.scores[0].device}"
         return f"Problem({self.structure!r}; {given}; batch {tuple(self.batch)}; backend {self.backend})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The functions to call are found again.
+        return vars(self) | {"plans": {}}
 
     @staticmethod
     def of(scores: Scores, structure: AbstractStructure, backend: str = "auto", *, wide: bool = False) -> "Problem":

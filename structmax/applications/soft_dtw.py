@@ -94,7 +94,8 @@ def squared_distance(x: Tensor, y: Tensor) -> Tensor:
         raise ValueError(
             f"`x` and `y` should have points of the same size, but have {tuple(x.shape)} and {tuple(y.shape)}."
         )
-    batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    batch, wide = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2]), torch.promote_types(x.dtype, y.dtype)
+    x, y = x.to(wide), y.to(wide)
     return squared_distance_rule(x.expand(*batch, *x.shape[-2:]), y.expand(*batch, *y.shape[-2:]))
 
 
