@@ -20,6 +20,7 @@ from torch import Tensor
 from structmax import check
 from structmax.mappings.entmax import entmax
 from structmax.numerics.noise import gumbel_like
+from structmax.outline import outline
 from structmax.parts import scaled
 from structmax.questions.topk import TopK
 from structmax.structures.shift_reduce import REDUCE, SHIFT, ShiftReduce, possible
@@ -309,6 +310,9 @@ class Policy:
 
     scores: Tensor
     lengths: Tensor | None = None
+
+    def __repr__(self) -> str:
+        return outline(self)
 
     def __post_init__(self) -> None:
         ShiftReduce(self.lengths).check(self.scores)

@@ -50,14 +50,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Gradients:
-    """Rows in the order of the estimators; `str` aligns them."""
+    """Rows in the order of the estimators; they print as a table."""
 
     rows: tuple[Row, ...]
     # ‖G‖ of the exact gradient, and of how many draws means and variances are
     norm: float
     samples: int
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         heads = (
             "estimator",
             "unbiased",

@@ -11,6 +11,7 @@ from structmax.contract import AbstractStructure, Scores
 from structmax.estimators.baselines import AbstractBaseline
 from structmax.estimators.expectation import Evaluations, Objective, drawn, log_probs
 from structmax.estimators.score_function import ScoreFunction
+from structmax.outline import outline
 from structmax.problem import Problem
 from structmax.questions.entropy import log_prob
 
@@ -25,6 +26,9 @@ class Rollout(NamedTuple):
     losses: Tensor
     credit: Tensor
     feasible: Tensor
+
+    def __repr__(self) -> str:
+        return outline(self)
 
 
 @dataclass(frozen=True)

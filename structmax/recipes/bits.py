@@ -156,16 +156,14 @@ class Recipe(Task[Config]):
     def evaluate(self, split: str) -> dict[str, float]:
         data, samples = self.held_out[split], self.config.importance_samples
         generator = torch.Generator(self.device).manual_seed(self.config.seed)
-        costs, calls, found = [], 0.0, []
+        tally, found = latent.Tally(), []
         for start in range(0, len(data), self.config.batch_size):
             batch = data.at(slice(start, start + self.config.batch_size))
-            cost, called = self.cost(batch, generator)
-            costs.append(cost)
-            calls += called * len(batch)
+            tally.add(*self.cost(batch, generator))
             if split == "test":
                 x, shades = batch.pixels.long(), batch.shades()
                 found.append(self.model.log_likelihood(x, shades, samples, generator))
-        metrics = {"bound": -torch.cat(costs).mean().item(), "calls": calls / len(data)}
+        metrics = {"bound": -tally.cost, "calls": tally.calls}
         if found:
             metrics["bits_per_dim"] = -torch.cat(found).mean().item() / (math.log(2) * data.pixels.shape[-1])
         return metrics

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import structmax
 from structmax.recipes.data import listops, text
+from structmax.recipes.data.held_out import TEST_SEED, VALID_SEED, training_seed
 from structmax.recipes.models import tree_encoders as encoders
 from structmax.training import Settings, Task, option
 
@@ -38,8 +39,6 @@ Name = Literal[
 ]
 Baseline = Literal["none", "running_mean", "leave_one_out", "self_critical", "learned"]
 TOKENS = len(listops.TOKENS)
-# seeds of data that no run trains on
-VALID_SEED, TEST_SEED = 1_000_001, 1_000_002
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +123,9 @@ class Recipe(Task[Config]):
             if config.test_file
             else listops.generate(2000, TEST_SEED, config.longest, without=[*given, *valid])
         )
-        train = given or listops.generate(config.train_size, config.seed, config.longest, without=[*valid, *test])
+        train = given or listops.generate(
+            config.train_size, training_seed(config), config.longest, without=[*valid, *test]
+        )
         self.train = listops.ListOps(train, device)
         self.held_out = {"valid": listops.ListOps(valid, device), "test": listops.ListOps(test, device)}
         self.model = Model(config).to(device)

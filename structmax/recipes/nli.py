@@ -19,11 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from structmax.recipes.data import entailment, text, word_families
+from structmax.recipes.data.held_out import TEST_SEED, VALID_SEED, training_seed
 from structmax.recipes.models.entailment import ALIGNMENTS, MODELS, Aligned, Decomposable, Esim
 from structmax.training import RunError, Settings, Task, option
 
-# seeds of data that no run trains on
-VALID_SEED, TEST_SEED = 1_000_001, 1_000_002
 # Of every ten pairs of a training file, these are held out where there is no file for them.
 TENTH = {"valid": 4, "test": 9}
 
@@ -148,9 +147,8 @@ def generated(config: Config) -> dict[str, list[entailment.Pair]]:
     """Pairs of each split, made up."""
     if config.valid_file or config.test_file:
         raise RunError("`valid_file` and `test_file` need a `train_file`, but there is none. Try --train-file.")
-    if config.seed in (VALID_SEED, TEST_SEED):
-        raise RunError(f"`seed` should not be {config.seed}: pairs to validate and to test with are made by it.")
-    sizes = {"train": (config.train_size, config.seed), "valid": (1000, VALID_SEED), "test": (2000, TEST_SEED)}
+    seed = training_seed(config)
+    sizes = {"train": (config.train_size, seed), "valid": (1000, VALID_SEED), "test": (2000, TEST_SEED)}
     return {split: word_families.generate(size, seed, config.longest) for split, (size, seed) in sizes.items()}
 
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import structmax
 from structmax.recipes.data import sentiment, text
+from structmax.recipes.data.held_out import TEST_SEED, VALID_SEED, training_seed
 from structmax.recipes.models import dependency_encoders as encoders
 from structmax.training import DataError, RunError, Settings, Task, option
 
@@ -38,8 +39,6 @@ Tree = Literal[
     "perturb_and_parse",
     "structured_attention",
 ]
-# seeds of data that no run trains on
-VALID_SEED, TEST_SEED = 1_000_001, 1_000_002
 # the share of a file that is held out, for validation and for tests, where no file is given for these
 SHARE = 0.1
 
@@ -237,7 +236,7 @@ def generated(config: Config) -> dict[str, list[sentiment.Example]]:
     """Sentences of the generator, none of them in two splits."""
     valid = sentiment.generate(500, VALID_SEED)
     test = sentiment.generate(1000, TEST_SEED, without=valid)
-    train = sentiment.generate(config.train_size, config.seed, without=[*valid, *test])
+    train = sentiment.generate(config.train_size, training_seed(config), without=[*valid, *test])
     return {"train": train, "valid": valid, "test": test}
 
 
