@@ -13,7 +13,7 @@ IMAGES = {"hidden": 6, "valid_size": 1300}
 PARSER = {"size": 8, "word_size": 8, "layers": 1, "train_size": 20}
 # settings that between them show every metric, as small as they can be
 TINY = [
-    ("align", {"train_size": 8, "size": 8, "learn_window": True, "window": 100, "task": "neighbours"}),
+    ("align", {"train_size": 8, "size": 8, "learn_window": True, "window": 20, "task": "neighbours"}),
     ("align", {"train_size": 8, "size": 8, "task": "forecast"}),
     ("bits", IMAGES | {"bits": 3, "features": 2}),
     ("clusters", {"points": 100}),

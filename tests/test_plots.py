@@ -261,6 +261,65 @@ def test_a_heat_map_may_have_small_cells() -> None:
     assert widths == [pytest.approx(2 * (4 * 0.61 * 11 + 8), abs=0.01), 2 * 9.0]
 
 
+LIST = ["[MAX", "2", "[MIN", "4", "7", "]", "]"]
+FROM_LEFT = [[0, 1], [2, 3], [2, 4], [2, 5], [0, 5], [0, 6]]
+FROM_RIGHT = [[4, 5], [3, 5], [2, 5], [2, 6], [1, 6], [0, 6]]
+CROSSING = [[1, 2], [0, 2], [3, 4], [3, 5], [3, 6], [0, 6]]
+
+
+@pytest.mark.parametrize(
+    ("found", "wrong"),
+    [(FROM_LEFT, set()), (FROM_RIGHT, set()), (CROSSING, {"1–2: 2 [MIN", "0–2: [MAX 2 [MIN", "3–6: 4 7 ] ]"})],
+    ids=["left", "right", "crossing"],
+)
+def test_other_trees_may_be_right_too(found: list[list[int]], wrong: set[str]) -> None:
+    drawing = {"tokens": LIST, "trees": {"gold": FROM_LEFT, "induced": found}, "brackets": [[2, 5]]}
+    marked = parsed("trees", drawing).findall(".//circle[@class='node wrong']")
+    assert {node.find("title").text for node in marked} == wrong
+    # without brackets the first tree alone is right
+    alone = parsed("trees", drawing | {"brackets": None}).findall(".//circle[@class='node wrong']")
+    assert len(alone) == len([span for span in found if span not in FROM_LEFT])
+
+
+@pytest.mark.parametrize(
+    ("drawing", "words"),
+    [
+        (
+            {"kind": "trees", "trees": {"gold": [], "found": []}},
+            ["Orange in a tree: a span that “gold” does not have."],
+        ),
+        ({"kind": "trees", "trees": {"gold": []}}, []),
+        (
+            {"kind": "trees", "trees": {"gold": [], "found": []}, "brackets": []},
+            [
+                "Orange in a tree: a span that crosses a bracket which every right tree has.",
+                "Trees that group the parts of a bracket in another way are right too.",
+            ],
+        ),
+        (
+            {"kind": "arcs", "arcs": {"gold": [], "found": [[1, 2, "", 0.5]]}},
+            [
+                "Orange arc or label: one that “gold” does not have.",
+                "A number beside an arc or a tag is its probability; the fainter, the lower.",
+            ],
+        ),
+        ({"kind": "sequence", "tags": {"gold": ["A"], "found": ["B"]}}, ["Orange tag: one that “gold” does not have."]),
+        (
+            {"kind": "matrix", "weights": [[1.0, -1.0, None]], "gold": [[0, 0]]},
+            [
+                "Cells: the stronger the colour, the larger the weight; empty cells are exactly 0.",
+                "Orange cells: weights below 0.",
+                "Framed cells: those that should have the weight.",
+            ],
+        ),
+        ({"kind": "series", "series": {}}, []),
+    ],
+    ids=lambda given: given["kind"] if isinstance(given, dict) else "",
+)
+def test_colours_have_a_legend(drawing: dict, words: list[str]) -> None:
+    assert structures.keys(drawing) == words
+
+
 CELLS = ".//rect[@class='cell']"
 
 

@@ -76,7 +76,8 @@ def _results(fields: Sequence[str], rows: Rows, looks: Mapping[str, charts.Look]
         if i == 0 and len(rows) > 1 and row.get("runs"):
             setting = [page.Cell(f"<b>{cell.shown}</b>", cell.order) for cell in setting]
         dot = f'<i style="--colour:{looks[_setting(row["setting"], fields)].colour}"></i>'
-        setting[:1] = [page.Cell(dot + cell.shown, cell.order) for cell in setting[:1]]
+        # a narrow page breaks long names between words
+        setting[:1] = [page.Cell(dot + cell.shown.replace("_", "_<wbr>"), cell.order) for cell in setting[:1]]
         time = row.get("seconds")
         line = [*setting, *(_mean(_measured(row, name)) for name in names), page.cell(row.get("runs"))]
         line.append(page.Cell(page.duration(time), "" if time is None else str(time)))
