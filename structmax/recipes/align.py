@@ -127,6 +127,8 @@ class Recipe(Task[Config]):
     best = "fit"
     shown = ("loss",)
     meanings = {
+        "loss": "what training minimises: the distance from a series to the centre of its class, or from a forecast to "
+        "what came",
         "fit": "minus the mean distance from a series to the nearest centre or neighbour of its own class, 0 if none "
         "has one, or from a forecast to what came",
         "accuracy": "share of series whose nearest centre or neighbour is of their class",
@@ -136,6 +138,7 @@ class Recipe(Task[Config]):
         "percent of the whole, on average",
         "band": "number of points by which aligned points may lie apart, as learnt",
     }
+    lower = ("loss", "mse", "dtw", "warp_error")
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)

@@ -129,10 +129,12 @@ class Recipe(Task[Config]):
     best = "bound"
     shown = ("loss", "calls")
     meanings = {
+        "loss": "what training minimises: minus the bound, as the estimator computes it",
         "calls": "how often the decoder ran for an image",
         "bound": "the evidence lower bound of an image's log-likelihood, in nats",
         "bits_per_dim": "an upper bound of −log2 p(x) for each pixel, by importance samples",
     }
+    lower = ("loss", "bits_per_dim")
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)

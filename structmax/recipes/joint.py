@@ -135,11 +135,16 @@ class Recipe(Task[Config]):
     best = "score"
     shown = ("loss",)
     meanings = {
+        "loss": "what training minimises, on the treebank and on the task",
+        "tree_loss": "of the parser, on the trees of the treebank",
+        "task_loss": "of the task, on its own sentences",
         "score": "of semantic: F1 of the graph's labelled arcs; of sentiment: accuracy",
         "unlabelled": "F1 of the graph's arcs, whatever their labels",
         "beyond": "F1 of the graph's labelled arcs without those of the gold tree, whose heads are also in the tree",
         "uas": "share of words that have the treebank's head in the parser's best tree",
     }
+    higher = ("unlabelled", "beyond")
+    lower = ("loss", "tree_loss", "task_loss")
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)

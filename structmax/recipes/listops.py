@@ -109,10 +109,13 @@ class Model(nn.Module):
 class Recipe(Task[Config]):
     model: Model
     meanings = {
+        "loss": "cross-entropy of the value, in nats",
+        "accuracy": "share of expressions whose value is right",
         "f1": "spans that a tree shares with the grammar's, which takes arguments from the left, of those that are "
         "neither a leaf nor the whole",
         "brackets": "of the brackets within others, those that a tree has as spans, however it takes arguments",
     }
+    higher = ("brackets",)
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)
@@ -191,6 +194,7 @@ class Recipe(Task[Config]):
         batch = data.batch(order[places.long()])
         root, spans = self.model.encoder(batch)
         answers = self.model.classifier(root).argmax(-1)
+        brackets = batch.brackets()
         drawn = []
         for row, length in enumerate(batch.lengths.tolist()):
             trees = {"gold": batch.gold[row]} | ({} if spans is None else {"induced": spans[row]})
@@ -202,6 +206,7 @@ class Recipe(Task[Config]):
                     "title": f"{' '.join(tokens)} = {value}",
                     "tokens": tokens,
                     "trees": {name: (parts > 0).nonzero().tolist() for name, parts in trees.items()},
+                    "brackets": brackets[row].nonzero().tolist(),
                     "note": f"answered {answer}, " + ("right" if answer == value else f"should be {value}"),
                 }
             )

@@ -54,9 +54,12 @@ class Config(Settings):
 class Recipe(Task[Config]):
     model: Esim | Decomposable
     meanings = {
+        "loss": "cross-entropy of the label, in nats",
+        "accuracy": "share of pairs with the right label",
         "nonzero": "of the pairs of a word of the premise and one of the hypothesis, those with a weight above 0",
         "aligned": "of the words with a known counterpart, those that read it more than any other word",
     }
+    higher = ("aligned",)
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)

@@ -106,6 +106,9 @@ class Recipe(Task[Config]):
     best = "uas"
     shown = ("loss", "support")
     meanings = {
+        "loss": "what training minimises: that of the arcs and that of the labels, of a sentence",
+        "arc_loss": "of a sentence's tree, by the loss that is compared",
+        "label_loss": "cross-entropy of the labels of a sentence, in nats",
         "uas": "unlabelled attachment score: words with the right head",
         "las": "labelled attachment score: words with the right head and label",
         "uas_words": "unlabelled attachment score without punctuation",
@@ -114,6 +117,8 @@ class Recipe(Task[Config]):
         "one_tree": "sentences to which SparseMAP gives one tree alone",
         "sentences_per_second": "that are parsed in evaluation: scores, best tree and labels",
     }
+    higher = ("las", "uas_words", "las_words", "sentences_per_second")
+    lower = ("loss", "arc_loss", "label_loss")
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)

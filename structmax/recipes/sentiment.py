@@ -134,6 +134,8 @@ class Model(nn.Module):
 class Recipe(Task[Config]):
     model: Model
     meanings = {
+        "loss": "what training minimises: minus the log-probability of the right class, in nats",
+        "accuracy": "share of sentences with the right class",
         "attachment": "words that have the given head in the best tree",
         "undirected": "words that are joined with the given head in the best tree, whichever of the two is the head",
         "trees": "number of trees with a probability above 0, of a sentence",

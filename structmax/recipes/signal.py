@@ -77,6 +77,7 @@ class Recipe(Task[Config]):
     best = "success"
     shown = ("loss", "calls")
     meanings = {
+        "loss": "what training minimises: minus the log-probability of the right image, as the estimator computes it",
         "calls": "how often the receiver was asked in a game",
         "success": "games in which the receiver finds the image by the sender's best symbol",
         "symbols": "how many different symbols were best for some image",

@@ -106,9 +106,12 @@ class Model(nn.Module):
 class Recipe(Task[Config]):
     model: Model
     meanings = {
+        "loss": "what training minimises: minus the bounds, and the loss of the classes of labelled images",
+        "accuracy": "share of images with the right class",
         "calls": "how often the decoder ran for an unlabelled image",
         "bound": "the evidence lower bound of an image's log-likelihood, in nats",
     }
+    higher = ("bound",)
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)

@@ -188,12 +188,15 @@ class Recipe(Task[Config]):
     model: Model
     best = "f1"
     meanings = {
+        "loss": "what training minimises: that of a sentence's tags, by the loss that is compared",
         "f1": "of spans with the right words and type; one whose tags do not fit together is none",
         "precision": "of the spans that were found, the share that is right",
         "recall": "of the spans to find, the share that was found",
         "accuracy": "share of words with the right tag",
         "broken": "share of sentences whose tags do not fit together, such as B-PER E-LOC",
     }
+    higher = ("precision", "recall", "accuracy")
+    lower = ("loss", "broken")
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)

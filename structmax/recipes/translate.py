@@ -129,6 +129,7 @@ class Recipe(Task[Config]):
     model: Translator
     best = "bleu"
     meanings = {
+        "loss": "what training minimises: that of a reference's words, on average",
         "accuracy": "share of a reference's words, its end included, that have the highest score after those before "
         "them, on average over sentences",
         "bleu": "of the translations that are found, their words joined by simple rules, by sacrebleu with its own "
@@ -138,6 +139,7 @@ class Recipe(Task[Config]):
         "on_links": "share of their attention that is on the words they stand for",
         "link_f1": "F1 of the words with any attention against those they stand for",
     }
+    higher = ("accuracy", "aligned", "on_links", "link_f1")
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)
