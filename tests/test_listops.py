@@ -196,6 +196,9 @@ def test_every_encoder_learns_all_its_parameters(encoder):
         assert (agreement in found) == (encoder != "lstm")
         assert found.get(agreement, 1.0) == 1.0 if encoder in ("lstm", "gold") else 0 <= found[agreement] <= 1
     assert all(structures.svg(drawing).startswith("<svg") for drawing in drawn)
+    # what is no bracket of the grammar is never wrong, and its brackets are those of its own tree
+    assert any(drawing["brackets"] for drawing in drawn)
+    assert all(span in drawing["trees"]["gold"] for drawing in drawn for span in drawing["brackets"])
 
 
 @pytest.mark.parametrize("encoder", ["gold", "sparse_marginalisation"])

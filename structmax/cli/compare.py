@@ -165,7 +165,8 @@ def _write(folder: RunFolder, compared: dict[str, Any]) -> None:
 
 def _show(compared: dict[str, Any]) -> None:
     rows, metrics = compared["rows"], tables.metric_names(compared["rows"])
-    lines = table(*rows[0]["setting"], *metrics, "seconds")
+    heads = (tables.headed(name, compared["better"]) for name in metrics)
+    lines = table(*rows[0]["setting"], *heads, "seconds")
     for row in rows:
         cells = (" ± ".join(filter(None, tables.estimate(row["metrics"].get(name, {})))) for name in metrics)
         lines.add_row(*map(str, row["setting"].values()), *cells, f"{row['seconds']:.1f}")

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from structmax.plots import charts, page, run_page, series
 from structmax.plots.files import Rows, read_json, reading
-from structmax.plots.tables import estimate, metric_names, title
+from structmax.plots.tables import estimate, headed, metric_names, title
 
 MARKS = {
     "interval": "± is half of the 95 % confidence interval of the mean over seeds (Student's t).",
@@ -88,7 +88,7 @@ def _results(fields: Sequence[str], rows: Rows, looks: Mapping[str, charts.Look]
     measured = [_measured(row, name) for row in rows for name in names]
     used = {one.get("mark") for one in measured} | {"interval" for one in measured if estimate(one)[1]}
     keys = [words for mark, words in MARKS.items() if mark in used]
-    heads = [*fields, *(run_page.headed(name, better) for name in names), "runs", "time a run"]
+    heads = [*fields, *(headed(name, better) for name in names), "runs", "time a run"]
     return page.table([*heads, *(["error"] if failed else [])], cells, sortable=True) + page.keys(keys)
 
 
@@ -126,7 +126,7 @@ def _bars(fields: Sequence[str], rows: Rows, looks: Mapping[str, charts.Look], b
             mean, std = _number(measured.get("mean")), _number(measured.get("std"))
             bars.append(charts.Bar(setting, mean, std, values, looks[setting].colour))
         shown = f"{name} by {' and '.join(fields)}, each seed a dot"
-        figures += page.figure(run_page.headed(name, better), charts.bars(shown, bars))
+        figures += page.figure(headed(name, better), charts.bars(shown, bars))
     keys = page.keys(["Bar: mean. Line: one standard deviation to either side. Dot: a seed."])
     return f'{keys}<div class="panels">{figures}</div>' if figures else ""
 

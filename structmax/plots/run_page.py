@@ -9,6 +9,7 @@ from typing import Any
 
 from structmax.plots import charts, page, series, structures
 from structmax.plots.files import Rows, read_json, read_rows, reading
+from structmax.plots.tables import ARROWS, headed
 
 # How many numbers head the page.
 LARGE = 4
@@ -26,7 +27,6 @@ PLACED = {
     "meanings",
     "better",
 }
-ARROWS = {"higher": "↑", "lower": "↓"}
 
 
 def html(folder: Path) -> str:
@@ -55,11 +55,6 @@ def html(folder: Path) -> str:
         body += page.section("Reproduce", origin)
         body += page.section("Details", _details(summary))
     return page.document(f"{recipe}: {name} · structmax", body)
-
-
-def headed(metric: str, better: Mapping[str, str]) -> str:
-    """A metric's name, with an arrow in the direction that is better."""
-    return f"{metric} {ARROWS[better[metric]]}" if metric in better else metric
 
 
 def rows_of(folders: Mapping[str, Path]) -> dict[str, Rows]:

@@ -13,16 +13,22 @@ from structmax.plots.svg import number
 
 # More decimals than this are written with an exponent.
 DECIMALS = 6
-ARROWS = {"higher": r" $\uparrow$", "lower": r" $\downarrow$"}
+ARROWS = {"higher": "↑", "lower": "↓"}
 ESCAPES = str.maketrans(
     {letter: f"\\{letter}" for letter in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+    | {"↑": r"$\uparrow$", "↓": r"$\downarrow$"}
 )
 
 
 def metric_names(rows: Rows) -> list[str]:
     return list({name: None for row in rows for name in row.get("metrics") or {}})
+
+
+def headed(metric: str, better: Mapping[str, str]) -> str:
+    """A metric's name, with an arrow in the direction that is better."""
+    return f"{metric} {ARROWS[better[metric]]}" if metric in better else metric
 
 
 def estimate(measured: Mapping[str, Any]) -> tuple[str, str]:
@@ -66,7 +72,7 @@ def as_latex(compared: Mapping[str, Any]) -> str:
     """What `compare.json` holds as a `tabular` with the rules of `booktabs`: the best of each column is bold."""
     fields, rows, better = list(compared["over"]), compared["rows"], compared["better"]
     names = metric_names(rows)
-    heads = [*map(latex, fields), *(latex(name) + ARROWS.get(better.get(name, ""), "") for name in names)]
+    heads = [*map(latex, fields), *(latex(headed(name, better)) for name in names)]
     lines = [[latex(row["setting"][field]) for field in fields] + [_latex(row, name) for name in names] for row in rows]
     widths = "l" * len(fields) + "r" * len(names)
     body = "".join(f"{' & '.join(line)} \\\\\n" for line in lines)
