@@ -16,8 +16,8 @@ import numpy
 import pytest
 import torch
 
-# A build, and a first call that compiles; one process, so that the packages are built once.
-pytestmark = [pytest.mark.thorough, pytest.mark.xdist_group("package")]
+# a build, and a first call that compiles
+pytestmark = pytest.mark.thorough
 
 ROOT = Path(__file__).parent.parent
 LARGEST = 1_500_000

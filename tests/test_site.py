@@ -5,6 +5,7 @@ import runpy
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,39 @@ check = runpy.run_path(str(DOCS / "check_site.py"))["check"]
 
 
 @pytest.fixture(scope="module")
-def mathml() -> Callable[[str, str], str]:
+def hooks() -> dict[str, Any]:
     for needed in ("latex2mathml", "mkdocs", "pymdownx"):
         pytest.importorskip(needed, reason=f"{needed} builds the site: pip install structmax[docs]")
-    return runpy.run_path(str(DOCS / "hooks.py"))["mathml"]
+    return runpy.run_path(str(DOCS / "hooks.py"))
+
+
+@pytest.fixture
+def mathml(hooks: dict[str, Any]) -> Callable[[str, str], str]:
+    return hooks["mathml"]
+
+
+def test_formulas_and_links_of_a_page(hooks: dict[str, Any]) -> None:
+    from markdown import markdown
+
+    text = "$`x`$ [a](docs/a.md) ![b](docs/b.png) [c](CHANGELOG.md) [d](CITATION.cff) [e](benchmarks/e) [f](f.md) `$x`"
+    shown = markdown(text, extensions=[hooks["Site"]("https://here")])
+    assert '<math display="inline"><mrow><mi>x</mi></mrow></math>' in shown
+    wanted = [
+        "a.md",
+        "b.png",
+        "changelog.md",
+        "https://here/blob/main/CITATION.cff",
+        "https://here/blob/main/benchmarks/e",
+    ]
+    assert re.findall(r'(?:href|src)="(.*?)"', shown) == [*wanted, "f.md"]
+    assert "<code>$x</code>" in shown
+
+
+@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"])
+def test_links_of_the_repository_lead_somewhere(name: str) -> None:
+    text = (DOCS.parent / name).read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if not link.startswith("https://")]
+    assert all((DOCS.parent / link).exists() for link in links), links
 
 
 def test_formulas_become_mathml(mathml: Callable[[str, str], str]) -> None:
