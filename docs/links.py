@@ -19,8 +19,10 @@ def on_files(files: Files, config: Any) -> None:
     found: dict[str, list[tuple[str, str]]] = {}
     for file in files.documentation_pages():
         if file.src_uri.startswith("reference/"):
-            for name in ENTRY.findall(file.content_string):
-                place = (file.src_uri, f"structmax.{name}")
+            for entry in ENTRY.findall(file.content_string):
+                place = (file.src_uri, f"structmax.{entry}")
+                # a module may have the name of its function
+                name = re.sub(r"(\w+)\.\1$", r"\1", entry)
                 homes[name] = place
                 found.setdefault(name.rsplit(".", 1)[-1], []).append(place)
     for short, places in found.items():

@@ -48,12 +48,17 @@ QUESTIONS: dict[str, list[tuple[str, ...]]] = {
 
 
 def entries(page: str) -> list[str]:
-    """The full names that a page documents, in its order."""
+    """What a page documents, in its order."""
     return [name for name in ENTRY.findall(page) if not isinstance(value_of(name), ModuleType)]
 
 
+def public(name: str) -> str:
+    """The name that users write: a page says `structmax.which.which` where a module has the name of its function."""
+    return re.sub(r"\.(\w+)\.\1$", r".\1", name)
+
+
 def value_of(name: str) -> Any:
-    """What a full name stands for."""
+    """What an entry of a page stands for."""
     module, _, last = name.rpartition(".")
     holder = importlib.import_module(module)
     return getattr(holder, last) if hasattr(holder, last) else importlib.import_module(name)
@@ -64,7 +69,7 @@ def names(page: str) -> str:
     rows = ["| name | |", "|---|---|"]
     for name in entries(page):
         line = (inspect.getdoc(value_of(name)) or "").split("\n")[0]
-        short = name.removeprefix("structmax.")
+        short = public(name).removeprefix("structmax.")
         rows.append(f"| [`{short}`](#{name}) | {_escaped(line)} |")
     return "\n".join(rows)
 

@@ -34,7 +34,6 @@ from structmax.losses import (
     crf_loss,
     entmax15_loss,
     entmax_loss,
-    fenchel_young,
     margin_sparsemap_loss,
     normmax_loss,
     perceptron_loss,
@@ -45,6 +44,7 @@ from structmax.losses import (
     sparsemax_loss,
     svm_loss,
 )
+from structmax.losses.fenchel_young import fenchel_young
 from structmax.mappings.capped import budget, csoftmax, csparsemax
 from structmax.mappings.entmax import entmax, entmax15, smoothed_max, softmax, sparsemax, topk_sparsemax
 from structmax.mappings.normmax import normmax

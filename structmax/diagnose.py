@@ -17,7 +17,9 @@ from structmax.structures.simplex import Simplex
 class Diagnosis:
     """What `diagnose` found. True if nothing is wrong; it prints as a report."""
 
+    # what the scores are: shape, dtype, device, range
     facts: dict[str, str]
+    # a sentence for each thing that is wrong, with what to try
     problems: list[str] = field(default_factory=list)
 
     def __bool__(self) -> bool:

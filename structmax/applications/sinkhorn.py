@@ -28,10 +28,15 @@ from structmax.structures.matching import Matching
 class EntropicMatching(NamedTuple):
     """The result of `sinkhorn`, and how exact it is, for each instance."""
 
+    # μ, shape and dtype of the scores, differentiable
     marginals: Tensor
+    # the maximum: the batch shape, differentiable
     value: Tensor
+    # how often the sums of each instance were computed
     iterations: Tensor
+    # whether all sums are within the tolerance
     converged: Tensor
+    # the largest violation of a sum
     error: Tensor
 
     def __repr__(self) -> str:
