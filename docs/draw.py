@@ -2,7 +2,7 @@
 
 import runpy
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from matplotlib.figure import Figure
@@ -41,17 +41,17 @@ def parse() -> dict[str, Any]:
     }
 
 
-def save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path, dpi: float | Literal["figure"] = "figure") -> None:
     """Saves a picture with 128 colours, which makes the file a third as large."""
-    figure.savefig(path)
+    figure.savefig(path, dpi=dpi)
     Image.open(path).convert("RGB").quantize(128).save(path, optimize=True)
 
 
 if __name__ == "__main__":
     PICTURES.mkdir(exist_ok=True)
-    simplex.mappings_1d().savefig(PICTURES / "one-score.png", dpi=80)
-    simplex.triangle().savefig(PICTURES / "triangle.png", dpi=80)
-    simplex.bars().savefig(PICTURES / "bars.png", dpi=80)
+    save(simplex.mappings_1d(), PICTURES / "one-score.png", 80)
+    save(simplex.triangle(), PICTURES / "triangle.png", 80)
+    save(simplex.bars(), PICTURES / "bars.png", 80)
     # White behind them, as behind the others: their ink is black.
     for name, drawing in {"trees": TREES, "arcs": parse()}.items():
         drawn = structures.svg(drawing).replace("<svg ", '<svg style="background: white" ', 1)
