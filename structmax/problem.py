@@ -73,9 +73,8 @@ class Problem:
         With `wide`, half precision is computed with in float32 and rounded once, in the answer.
         """
         if not isinstance(structure, AbstractStructure):
-            check.instance(
-                "structure", structure, AbstractStructure, "a structure such as Simplex()", " Try `Simplex()`."
-            )
+            hint = f" Try `{getattr(structure, '__name__', 'Simplex')}()`."
+            check.instance("structure", structure, AbstractStructure, "a structure such as Simplex()", hint)
         given: Any = (scores,) if isinstance(scores, Tensor) else scores
         names: tuple[str, ...] = ()
         if isinstance(scores, dict):
@@ -282,9 +281,14 @@ def _checked(
     scores: Scores, given: Any, structure: AbstractStructure, backend: str, kept: bool
 ) -> tuple[Problem, bool]:
     """The problem of scores of a new form, and whether its part tensors are the scores as they were given."""
+    if isinstance(scores, dict) and structure.Parts is not None:
+        raise TypeError(
+            f"`scores` should be a tuple of tensors, but are a dict. Try {structure.Parts.__name__}(**scores)."
+        )
     names = scores if isinstance(scores, dict) else itertools.repeat("scores")
-    for name, tensor in zip(names, given, strict=False):
-        if tensor is not None:
+    needed = len(structure.Parts._fields) - len(structure.Parts._field_defaults) if structure.Parts else 1
+    for number, (name, tensor) in enumerate(zip(names, given, strict=False)):
+        if tensor is not None or number < needed:
             check.floating(name, tensor)
     structure.check(scores)
     tensors = structure.tensors(scores)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from structmax import check
 from structmax.backends import DEVICES, explain, intractable, near
 from structmax.contract import RETURNS, AbstractRelaxation, AbstractStructure, families
 from structmax.rooms import found, marked
@@ -24,7 +25,10 @@ def which(scores: Any, structure: AbstractStructure) -> dict[str, str]:
         >>> answers["log_partition"], answers["smoothed"]
         ('numba (simplex/kernel_numba)', 'numba (recursion/kernel_numba)')
     """
-    device, room = structure.tensors(scores)[0].device.type, structure.room
+    check.instance("structure", structure, AbstractStructure, "a structure such as Simplex()")
+    tensors = structure.tensors(scores)
+    check.a_tensor("scores", tensors[0])
+    device, room = tensors[0].device.type, structure.room
     answers: dict[str, str] = {}
     # the first question that has it, by the reason
     said: dict[str, str] = {}

@@ -28,6 +28,52 @@ def weights(*values: float) -> Tensor:
 
 # call, kind of error, words it must hold
 ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = {
+    # what a hurried user writes
+    "scores by name": (
+        lambda: structmax.marginals({"unary": X, "pairwise": X}, structmax.LinearChain()),
+        TypeError,
+        ("`scores` should be a tuple of tensors", "are a dict", "Try LinearChainParts(**scores)"),
+    ),
+    "scores that are missing": (
+        lambda: structmax.marginals((X, None), structmax.LinearChain()),  # type: ignore[arg-type]
+        TypeError,
+        ("`scores` should be a torch tensor", "is None"),
+    ),
+    "scores and structure swapped": (
+        lambda: structmax.marginals(Simplex(), (X, X)),  # type: ignore[arg-type]
+        TypeError,
+        ("`structure` should be a structure", "but is tuple. Try `Simplex()`."),
+    ),
+    "a structure's class": (
+        lambda: structmax.argmax(X, structmax.Bits),  # type: ignore[arg-type]
+        TypeError,
+        ("is Bits itself. Try `Bits()`.",),
+    ),
+    "a number of samples": (
+        lambda: structmax.sample(X, Simplex(), 3),  # type: ignore[arg-type]
+        TypeError,
+        (
+            "`sample_shape` should be a tuple of sizes",
+            "but is 3. Try (3,).",
+        ),
+    ),
+    "distances of arrays": (
+        lambda: structmax.squared_distance(X.numpy(), X),  # type: ignore[arg-type]
+        TypeError,
+        ("`x` should be a torch tensor", "is a ndarray"),
+    ),
+    "a mapping that is a function": (
+        lambda: structmax.nn.Attention(4, mapping=structmax.entmax15),  # type: ignore[arg-type]
+        TypeError,
+        ("`mapping` should be a name or a module", "is entmax15 itself", "Try mapping="),
+    ),
+    "nothing to expect": (
+        lambda: structmax.expect(None, X, Simplex(), structmax.estimators.Enumerate()),  # type: ignore[arg-type]
+        TypeError,
+        ("`f` should be a function", "is None"),
+    ),
+    "which of an array": (lambda: structmax.which(X.numpy(), Simplex()), TypeError, ("should be a torch tensor",)),
+    "which of a class": (lambda: structmax.which(X, Simplex), TypeError, ("is Simplex itself",)),  # type: ignore[arg-type]
     # scores and dim
     "integer scores": (
         lambda: structmax.sparsemax(torch.zeros(3, dtype=torch.int64)),

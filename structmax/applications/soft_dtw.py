@@ -88,6 +88,8 @@ def squared_distance(x: Tensor, y: Tensor) -> Tensor:
         tensor([[0., 1.],
                 [9., 4.]])
     """
+    check.floating("x", x)
+    check.floating("y", y)
     check.together("The batches of `x` and `y`", x.shape[:-2], y.shape[:-2])
     check.same_device("y", y, x)
     if x.shape[-1] != y.shape[-1]:

@@ -86,7 +86,7 @@ def mask_like(name: str, mask: object, like: Tensor) -> None:
 def instance(name: str, value: object, kind: Any, wanted: str, hint: str = "") -> None:
     """An object of this class, or of one of these classes."""
     if not isinstance(value, kind):
-        other = type(value).__name__ if isinstance(value, Tensor) else repr(value)
+        other = type(value).__name__ if isinstance(value, Tensor | tuple | list | dict) else repr(value)
         shown = value.__name__ + " itself" if isinstance(value, type) else other
         raise TypeError(f"`{name}` should be {wanted}, but is {shown}.{hint}")
 

@@ -40,6 +40,11 @@ def named(name: str) -> Mapping:
     """The module of a mapping onto the simplex that needs no settings, by the name of its function."""
     modules: list[type[Mapping]] = [Softmax, Sparsemax, Entmax15, Entmax, Normmax, Fusedmax, Oscarmax]
     known: dict[str, Any] = {module.function.__name__: module for module in modules}
+    if callable(name):
+        raise TypeError(
+            f"`mapping` should be a name or a module, but is {getattr(name, '__name__', name)} itself. "
+            'Try mapping="entmax15", or mapping=Entmax15().'
+        )
     check.choice("mapping", name, tuple(known))
     return known[name]()
 

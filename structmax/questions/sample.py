@@ -99,6 +99,8 @@ def draw(
     problem: Problem, name: str, sample_shape: Sequence[int], generator: torch.Generator | None, **numbers: float
 ) -> Tensors:
     """Draws random numbers and calls the structure's function: tensors (B, S, …), with S draws in all."""
+    if isinstance(sample_shape, int):
+        raise TypeError(f"`sample_shape` should be a tuple of sizes, but is {sample_shape}. Try ({sample_shape},).")
     problem = problem.unfolded()
     first, structure = problem.scores[0], problem.structure
     size = structure.noise_size(structure.parts(problem.with_batch(problem.scores)))
