@@ -181,6 +181,16 @@ def test_a_recursion_that_points_outside_is_refused(head, tails, parts, nodes, g
     assert str(caught.value).startswith("In the `recursion` of Mine, ")
 
 
+def test_edges_that_do_not_compile_are_refused():
+    def letters(n):
+        for _ in range(n):
+            yield "a", 0, 0
+
+    says = "`edges` should be loops and arithmetic that yield whole numbers, as many in each edge, but Numba cannot"
+    with pytest.raises(TypeError, match=re.escape(says) + " compile 'letters'"):
+        structmax.Hypergraph.from_function(letters, 3)
+
+
 EDGES = Hyperedges.of(torch.tensor([0, 1]), torch.tensor([-1, 0]), torch.tensor([0, 1]), 2)
 GOAL = torch.tensor([1, 1])
 
