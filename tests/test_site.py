@@ -84,7 +84,11 @@ def test_formulas_that_are_wrong_stop_the_build(mathml: Callable[[str, str], str
     assert type(raised.value).__name__ == "SuperFencesException"
 
 
-def test_the_pictures_of_the_landing_page_are_drawn_by_the_library(tmp_path: Path) -> None:
+def test_the_pictures_of_the_landing_page_are_drawn_by_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # where the modules are that the script imports
+    monkeypatch.syspath_prepend(DOCS)
     stories = runpy.run_path(str(DOCS / "draw.py"))["stories"]
     stories.__globals__["PICTURES"] = tmp_path
     stories()
