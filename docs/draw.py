@@ -48,9 +48,13 @@ def parse() -> dict[str, Any]:
     }
 
 
-def white(path: Path, drawn: str) -> None:
+def on_white(drawn: str) -> str:
     """White behind a picture, as behind the others: its ink is black."""
-    path.write_text(drawn.replace("<svg ", '<svg style="background: white" ', 1), encoding="utf-8")
+    return drawn.replace("<svg ", '<svg style="background: white" ', 1)
+
+
+def white(path: Path, drawn: str) -> None:
+    path.write_text(on_white(drawn), encoding="utf-8")
 
 
 def keep(drawn: Path, kept: Path) -> None:
