@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: demo tour test test-thorough check docs bench clean
 
-# One stamp file per set-up, such as stamp-dev,recipes for the extras dev and recipes; remade when what it installs changes.
+# One stamp file per set-up, such as stamp-dev,docs,recipes for the extras dev, docs and recipes; remade when what it installs changes.
 .venv/stamp-%: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt "torch" numpy
@@ -21,9 +21,9 @@ demo: .venv/stamp-recipes
 tour: .venv/stamp-recipes
 	$(BIN)/python examples/tour.py
 
-test: .venv/stamp-dev,recipes check
+test: .venv/stamp-dev,docs,recipes check
 
-test-thorough: .venv/stamp-dev,recipes
+test-thorough: .venv/stamp-dev,docs,recipes
 	$(PYTEST) -m thorough
 
 check:
@@ -35,6 +35,7 @@ check:
 
 docs: .venv/stamp-docs
 	$(BIN)/mkdocs build --strict
+	$(BIN)/python docs/check_site.py --optional
 
 bench: .venv/stamp-bench
 	$(BIN)/python benchmarks/run.py

@@ -54,6 +54,7 @@ from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from structmax import check
+from structmax.outline import settings
 
 Scores = Tensor | tuple[Tensor, ...]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -162,6 +163,12 @@ class AbstractStructure(ABC):
         cls.room = next(name for name in names if name not in AbstractStructure.registry)
         cls.remembered = {}
         AbstractStructure.registry[cls.room] = cls
+        # A dataclass would write its own, with whole tensors.
+        if "__repr__" not in vars(cls):
+            cls.__repr__ = cls.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        return settings(self)
 
     room: ClassVar[str]
     # What is known about the class's functions: it is freed with the class.

@@ -15,7 +15,7 @@ from structmax.structures.simplex import Simplex
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What `diagnose` found. True if nothing is wrong; prints as a report."""
+    """What `diagnose` found. True if nothing is wrong; it prints as a report."""
 
     facts: dict[str, str]
     problems: list[str] = field(default_factory=list)
@@ -23,7 +23,7 @@ class Diagnosis:
     def __bool__(self) -> bool:
         return not self.problems
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         lines = [f"{name}: {fact}" for name, fact in self.facts.items()]
         lines += [f"problem: {problem}" for problem in self.problems] or ["no problem found"]
         return "\n".join(lines)
@@ -40,7 +40,7 @@ def diagnose(scores: Scores, structure: AbstractStructure | None = None) -> Diag
         structure: the structure they are for; Simplex() by default.
 
     Returns:
-        A Diagnosis: true if nothing is wrong, with `facts`, `problems`, and a readable `str`.
+        A Diagnosis: true if nothing is wrong, with `facts`, `problems`, and it prints as a report.
 
     Examples:
         >>> import torch, structmax

@@ -1,20 +1,7 @@
 """The factors of a `FactorGraph`, the variables they are over, and what it answers."""
 
-from structmax.factor_graph.factors import (
-    AbstractFactor,
-    AndOut,
-    AtMostOne,
-    Budget,
-    Dense,
-    Factor,
-    Imply,
-    Knapsack,
-    Or,
-    OrOut,
-    Pair,
-    Xor,
-    XorOut,
-)
+from structmax.factor_graph.factors import AbstractFactor, Dense, Factor, Pair
+from structmax.factor_graph.logic import AndOut, AtMostOne, Budget, Imply, Knapsack, Or, OrOut, Xor, XorOut
 from structmax.factor_graph.search import Best
 from structmax.factor_graph.variables import Literals, Variables
 

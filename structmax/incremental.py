@@ -20,9 +20,21 @@ from torch import Tensor
 from structmax import check
 from structmax.mappings.entmax import entmax
 from structmax.numerics.noise import gumbel_like
+from structmax.outline import outline
 from structmax.parts import scaled
 from structmax.questions.topk import TopK
 from structmax.structures.shift_reduce import REDUCE, SHIFT, ShiftReduce, possible
+
+__all__ = [
+    "Policy",
+    "Transitions",
+    "greedy",
+    "gumbel",
+    "log_probs",
+    "sample",
+    "straight_through",
+    "straight_through_beam",
+]
 
 Chooser = Callable[[Tensor, Tensor], Tensor]
 
@@ -112,6 +124,13 @@ def greedy(scores: Tensor, allowed: Tensor) -> Tensor:
 
     Returns:
         (…, A), zeros where no action is left. It has no gradient.
+
+    Examples:
+        >>> import torch
+        >>> from structmax.incremental import greedy
+        >>> greedy(torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.tensor([[True, True], [True, False]]))
+        tensor([[0., 1.],
+                [1., 0.]])
     """
     check.floating("scores", scores)
     check.boolean("allowed", allowed)
@@ -130,6 +149,13 @@ def sample(scores: Tensor, allowed: Tensor, *, generator: torch.Generator | None
 
     Returns:
         (…, A), zeros where no action is left. It has no gradient; `log_probs` has one.
+
+    Examples:
+        >>> import torch
+        >>> from structmax.incremental import sample
+        >>> g = torch.Generator().manual_seed(0)
+        >>> sample(torch.zeros(10000, 2), torch.tensor([True, True]), generator=g).mean(0).round(decimals=1)
+        tensor([0.5000, 0.5000])
     """
     return greedy(_noisy(scores, allowed, generator), allowed)
 
@@ -176,6 +202,17 @@ def gumbel(
 
     Returns:
         (…, A), zeros where no action is left.
+
+    Examples:
+        >>> import torch
+        >>> from structmax.incremental import gumbel
+        >>> x = torch.zeros(2, requires_grad=True)
+        >>> action = gumbel(x, torch.tensor([True, True]), generator=torch.Generator().manual_seed(0))
+        >>> action.sum().item()
+        1.0
+        >>> action[0].backward()
+        >>> bool(x.grad[0] > 0)
+        True
 
     Reference: Jang, Gu & Poole 2017, https://arxiv.org/abs/1611.01144; for trees Choi, Yoo & Lee 2018,
     https://arxiv.org/abs/1707.02786.
@@ -273,6 +310,9 @@ class Policy:
 
     scores: Tensor
     lengths: Tensor | None = None
+
+    def __repr__(self) -> str:
+        return outline(self)
 
     def __post_init__(self) -> None:
         ShiftReduce(self.lengths).check(self.scores)

@@ -18,6 +18,8 @@ from structmax.estimators.expectation import AbstractEstimator, Objective, expec
 from structmax.estimators.surrogate import AbstractSurrogate
 from structmax.problem import Problem
 
+__all__ = ["Gradients", "Row", "gradients"]
+
 Estimator = AbstractEstimator | AbstractSurrogate
 # How many draws are taken as one batch, and how many calls are timed.
 AT_ONCE, TIMED = 100, 5
@@ -48,14 +50,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Gradients:
-    """Rows in the order of the estimators; `str` aligns them."""
+    """Rows in the order of the estimators; they print as a table."""
 
     rows: tuple[Row, ...]
     # ‖G‖ of the exact gradient, and of how many draws means and variances are
     norm: float
     samples: int
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         heads = (
             "estimator",
             "unbiased",

@@ -20,6 +20,7 @@ from structmax.backends import HALF, Plan
 from structmax.contract import EXTRAS, AbstractStructure, Scores, outside_transforms
 from structmax.half import narrow, widened
 from structmax.numerics import compilation
+from structmax.outline import shapes
 from structmax.parts import Tensors
 
 PLAIN = (Tensor, torch.nn.Parameter)
@@ -53,6 +54,17 @@ class Problem:
     plans: dict[str, Plan]
     # the same without its scores: what autograd keeps
     blank: Any = None
+
+    def __repr__(self) -> str:
+        given = "no scores"
+        if self.scores:
+            listed = shapes(self.structure.names, self.with_batch(self.scores))
+            given = f"{listed}, {self.dtype}, {self.scores[0].device}"
+        return f"Problem({self.structure!r}; {given}; batch {tuple(self.batch)}; backend {self.backend})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The functions to call are found again.
+        return vars(self) | {"plans": {}}
 
     @staticmethod
     def of(scores: Scores, structure: AbstractStructure, backend: str = "auto", *, wide: bool = False) -> "Problem":

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -48,6 +49,7 @@ TINY = """
         epochs: int = option(2, "passes")
         flavour: Literal["sweet", "sour", "nan"] = option("sweet", "how it tastes")
         data: str = option("", "a file of numbers")
+        salted: bool = option(True, "whether there is salt")
 
         def __post_init__(self):
             super().__post_init__()
@@ -108,10 +110,12 @@ def test_run(structmax_in, tmp_path):
         "curves.png",
         "last.pt",
         "metrics.jsonl",
+        "origin.json",
         "report.html",
         "structures.json",
         "summary.json",
     }
+    assert RunFolder(folder).read("origin.json")["command"] == "structmax run tiny --seed 1"
     assert "tiny in runs/tiny/seed=1" in said
     assert "epoch 1 step 4 train/loss" in said
     assert "(best)" in said
@@ -207,13 +211,39 @@ def test_a_run_without_data_was_not_begun(structmax_in, tmp_path):
 
 
 def test_a_full_disk_is_said(structmax_in, monkeypatch):
-    def write(folder):
-        raise OSError(28, "No space left on device")
+    write = Path.write_text
 
-    monkeypatch.setattr("structmax.plots.report.write", write)
+    def no_space(path, *arguments, **more):
+        if path.name.endswith("report.html"):
+            raise OSError(28, "No space left on device")
+        return write(path, *arguments, **more)
+
+    monkeypatch.setattr(Path, "write_text", no_space)
     code, said = structmax_in("run", "tiny")
     assert code == 1
     assert "runs/tiny/default/report.html could not be written: No space left on device." in said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--seed", 3, "--learning-rate", 1e-4, "--bf16", "--flavour", "sour", "--batch-size", 1),
+        ("--data", "it's a file; with spaces", "--no-salted", "--folder", "two words", "--name", "$HOME & co"),
+    ],
+)
+def test_the_command_of_a_run_asks_for_it_again(structmax_in, tmp_path, monkeypatch, arguments):
+    asked = []
+    monkeypatch.setattr("structmax.cli.run.run", lambda *given: asked.append(given) or {})
+    monkeypatch.setattr("structmax.cli.run.show", lambda summary: None)
+    monkeypatch.setattr("structmax.cli.run.drawn", lambda folder: folder.path)
+    structmax_in("run", "tiny", *arguments, "--overwrite")
+    task, config, folder, _, command = asked[0]
+    assert command.startswith("structmax run tiny")
+    assert "--overwrite" not in command
+    structmax_in(*shlex.split(command)[1:])
+    assert asked[1][:3] == (task, config, folder)
+    assert asked[1][4] == command
 
 
 def test_a_folder_that_is_taken(structmax_in, tmp_path):
@@ -628,9 +658,17 @@ def test_compare(structmax_in, tmp_path):
     assert [row["runs"] for row in content["rows"]] == [2, 2, 0, 0]
     assert content["rows"][3]["error"] == "KeyError: 'sugar'"
     assert "flavour=sour, clip=0.0 failed: KeyError: 'sugar'" in said
+    over = "--over flavour=sweet,sour --over clip=0,1"
+    assert content["origin"]["command"] == f"structmax compare tiny {over} --seeds 2 --epochs 1"
+    member = RunFolder(folder.path / "flavour=sour,clip=1.0,seed=1").read("origin.json")
+    assert member["command"] == "structmax run tiny --flavour sour --seed 1 --epochs 1 --clip 1.0"
+    assert content["settings"]["epochs"] == 1
+    assert not {"flavour", "clip", "seed"} & set(content["settings"])
     for name in (
         "report.html",
         "curves.png",
+        "compare.csv",
+        "compare.tex",
         "flavour=sweet,clip=0.0,seed=1/report.html",
         "flavour=sour,clip=0.0,seed=1/error.txt",
     ):
@@ -717,7 +755,7 @@ def test_an_interrupted_comparison_with_nothing_left_to_begin(tmp_path, number):
 
 
 def test_an_interrupted_comparison_ends(structmax_in, monkeypatch):
-    def stopped(*arguments):
+    def stopped(*arguments, command):
         raise Interrupted(signal.SIGTERM)
 
     monkeypatch.setattr(compare, "run", stopped)

@@ -72,7 +72,11 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = 
         TypeError,
         ("`mask` should be a bool tensor, True where an entry may be used", "torch.float32", "Try `mask.bool()`"),
     ),
-    "mask that is a list": (lambda: structmax.softmax(X, mask=[True]), TypeError, ("bool tensor", "is list")),  # type: ignore[arg-type]
+    "mask that is a list": (
+        lambda: structmax.softmax(X, mask=[True]),
+        TypeError,
+        ("bool tensor", "is a list", "Try torch.as_tensor"),
+    ),  # type: ignore[arg-type]
     "mask of another shape": (
         lambda: structmax.softmax(Q, mask=torch.ones(2, 6, dtype=torch.bool)),
         ValueError,
@@ -93,7 +97,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = 
         TypeError,
         ("`lengths` should be an integer tensor", "torch.float32", "Try lengths.long()"),
     ),
-    "lengths in a list": (lambda: structmax.softmax(X, lengths=[1, 2]), TypeError, ("is list",)),  # type: ignore[arg-type]
+    "lengths in a list": (lambda: structmax.softmax(X, lengths=[1, 2]), TypeError, ("is a list",)),  # type: ignore[arg-type]
     "lengths of another shape": (
         lambda: structmax.softmax(X, lengths=torch.tensor([1, 2, 3])),
         ValueError,

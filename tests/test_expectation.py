@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import pickle
 
 import pytest
 import torch
@@ -727,3 +728,15 @@ def test_graphs_show_their_variables_by_name():
     with pytest.raises(structmax.Refusal) as refused:
         structmax.expect(lambda z, _: z["x"].sum(-1), {"x": scores}, graph, structmax.estimators.ScoreFunction())
     assert "SparseSupport" not in str(refused.value)
+
+
+@pytest.mark.parametrize("estimator", [structmax.estimators.Enumerate(), structmax.estimators.SparseTopK(3)])
+def test_expectations_can_be_pickled(estimator):
+    x, chain = (torch.randn(2, 3, 2), torch.zeros(2, 2)), structmax.LinearChain(torch.tensor([3, 2]))
+    # answered by a function that cannot be pickled
+    structmax.smoothed(x, chain, structmax.omega.LocalL2())
+    result = structmax.expect(lambda y, _: y.unary[:, 0, 0], x, chain, estimator)
+    again = pickle.loads(pickle.dumps(result))
+    assert repr(again) == repr(result)
+    torch.testing.assert_close(again.value, result.value)
+    torch.testing.assert_close(again.entropy, result.entropy)

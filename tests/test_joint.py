@@ -263,7 +263,7 @@ def test_long_sentences_are_not_drawn(tmp_path):
 def test_files_that_are_missing(tmp_path):
     given = files(tmp_path)
     del given["test_file"]
-    with pytest.raises(ValueError, match="should be given together, but test_file is not"):
+    with pytest.raises(ValueError, match="should be given together, but `test_file` is missing"):
         recipe.Config(**given)
 
 

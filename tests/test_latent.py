@@ -419,7 +419,7 @@ def test_settings_that_do_not_fit_the_data(tmp_path):
         ssvae.Recipe(ssvae.Config(**given, valid_size=10, labelled=20), CPU)
     with pytest.raises(ValueError, match="given together, but `test_labels` is missing"):
         ssvae.Config(**given | {"test_labels": ""})
-    with pytest.raises(ValueError, match="`train_images`, `test_images` should be given together"):
+    with pytest.raises(ValueError, match="`train_images` and `test_images` should be given together"):
         ssvae.Config(train_images="x")
     with pytest.raises(RunError, match="Labels should be from 0 to 9, but one is 10"):
         ssvae.Recipe(ssvae.Config(**files(tmp_path, labels=[10] * 30), valid_size=10, labelled=5), CPU)
@@ -431,3 +431,10 @@ def test_digits_need_a_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(RunError, match=r"need the package scikit-learn. Try pip install structmax\[recipes\]"):
         images.digits()
+
+
+def test_evaluations_gather_costs_and_calls_of_batches_of_any_size():
+    tally = latent.Tally()
+    tally.add(torch.tensor([1.0, 2.0, 3.0]), 2.0)
+    tally.add(torch.tensor([6.0]), 10.0)
+    assert (tally.cost, tally.calls) == (3.0, 4.0)

@@ -334,7 +334,7 @@ def test_travels_and_says_what_it_is():
             TypeError,
             "`mask` should be a bool tensor, True where",
         ),
-        (lambda crf, e, t: crf(e, t, [True]), TypeError, "`mask` should be a bool tensor, .* but is list"),
+        (lambda crf, e, t: crf(e, t, [True]), TypeError, "`mask` should be a bool tensor, .* but is a list"),
         (
             lambda crf, e, t: crf(e, t, reduction="max"),
             ValueError,

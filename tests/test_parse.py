@@ -243,7 +243,7 @@ def test_a_treebank_in_files(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"train_file": "a", "test_file": "b"}, "should be given together, but valid_file is not"),
+        ({"train_file": "a", "test_file": "b"}, "should be given together, but `valid_file` is missing"),
         ({"loss": "smoothed", "tree": "spanning"}, "spanning trees have no such recursion"),
         ({"character_size": 3}, "`character_size` should be even, but is 3"),
         ({"dropout": 1.0}, "`dropout` should be at most 0.9"),

@@ -3,6 +3,7 @@
 import base64
 import io
 import itertools
+import json
 import math
 import random
 import re
@@ -256,7 +257,90 @@ def test_a_heat_map_has_no_cell_for_zero_and_a_grey_one_for_nan() -> None:
 def test_a_heat_map_may_have_small_cells() -> None:
     large, small = (parsed("alignment", DRAWINGS["alignment"] | cell) for cell in ({}, {"cell": 9}))
     widths = [float(root.find(".//rect[@class='board']").get("width")) for root in (large, small)]
-    assert widths == [2 * 26.0, 2 * 9.0]
+    # −.25 and its margins, or what was asked for
+    assert widths == [pytest.approx(2 * (4 * 0.61 * 11 + 8), abs=0.01), 2 * 9.0]
+
+
+LIST = ["[MAX", "2", "[MIN", "4", "7", "]", "]"]
+FROM_LEFT = [[0, 1], [2, 3], [2, 4], [2, 5], [0, 5], [0, 6]]
+FROM_RIGHT = [[4, 5], [3, 5], [2, 5], [2, 6], [1, 6], [0, 6]]
+CROSSING = [[1, 2], [0, 2], [3, 4], [3, 5], [3, 6], [0, 6]]
+
+
+@pytest.mark.parametrize(
+    ("found", "wrong"),
+    [(FROM_LEFT, set()), (FROM_RIGHT, set()), (CROSSING, {"1–2: 2 [MIN", "0–2: [MAX 2 [MIN", "3–6: 4 7 ] ]"})],
+    ids=["left", "right", "crossing"],
+)
+def test_other_trees_may_be_right_too(found: list[list[int]], wrong: set[str]) -> None:
+    drawing = {"tokens": LIST, "trees": {"gold": FROM_LEFT, "induced": found}, "brackets": [[2, 5]]}
+    marked = parsed("trees", drawing).findall(".//circle[@class='node wrong']")
+    assert {node.find("title").text for node in marked} == wrong
+    # without brackets the first tree alone is right
+    alone = parsed("trees", drawing | {"brackets": None}).findall(".//circle[@class='node wrong']")
+    assert len(alone) == len([span for span in found if span not in FROM_LEFT])
+
+
+@pytest.mark.parametrize(
+    ("drawing", "words"),
+    [
+        (
+            {"kind": "trees", "trees": {"gold": [], "found": []}},
+            ["Orange in a tree: a span that “gold” does not have."],
+        ),
+        ({"kind": "trees", "trees": {"gold": []}}, []),
+        (
+            {"kind": "trees", "trees": {"gold": [], "found": []}, "brackets": []},
+            [
+                "Orange in a tree: a span that crosses a bracket which every right tree has.",
+                "Trees that group the parts of a bracket in another way are right too.",
+            ],
+        ),
+        (
+            {"kind": "arcs", "arcs": {"gold": [], "found": [[1, 2, "", 0.5]]}},
+            [
+                "Orange arc or label: one that “gold” does not have.",
+                "A number beside an arc or a tag is its probability; the fainter, the lower.",
+            ],
+        ),
+        ({"kind": "sequence", "tags": {"gold": ["A"], "found": ["B"]}}, ["Orange tag: one that “gold” does not have."]),
+        (
+            {"kind": "matrix", "weights": [[1.0, -1.0, None]], "gold": [[0, 0]]},
+            [
+                "Cells: the stronger the colour, the larger the weight; empty cells are exactly 0.",
+                "Orange cells: weights below 0.",
+                "Framed cells: those that should have the weight.",
+            ],
+        ),
+        ({"kind": "series", "series": {}}, []),
+    ],
+    ids=lambda given: given["kind"] if isinstance(given, dict) else "",
+)
+def test_colours_have_a_legend(drawing: dict, words: list[str]) -> None:
+    assert structures.keys(drawing) == words
+
+
+CELLS = ".//rect[@class='cell']"
+
+
+def numbers(weights: list[list[float | None]]) -> list[str]:
+    return [text.text for text in parsed("matrix", {"weights": weights}).findall(".//text[@class='number']")]
+
+
+def test_few_cells_have_their_numbers() -> None:
+    assert numbers([[312.0, 0.0], [15.0, 1200.0]]) == ["312", "15", "1,200"]
+    assert numbers([[0.25, 1.0], [-0.5, 0.999]]) == [".25", "1.00", "-.50", "1.00"]
+    assert numbers([[None, 0.001], [2.5, math.inf]]) == ["–", "<.01", "2.50", "–"]
+    assert numbers([[-0.001, 0.5]]) == [">-.01", ".50"]
+    assert numbers([[1.5e7, 2.0]]) == ["1.5e+07", "2"]
+    assert numbers([[1.0] * 12] * 12) == ["1"] * 144
+    assert numbers([[1.0] * 13]) == numbers([[1.0]] * 145) == []
+    strengths = [
+        max(float(cell.get("fill-opacity", 1)) for cell in parsed("matrix", {"weights": weights}).findall(CELLS))
+        for weights in ([[1.0, 2.0]], [[1.0] * 13])
+    ]
+    # under numbers the ink is thin enough for the text's colour
+    assert strengths == [0.55, 1.0]
 
 
 def test_series_have_gaps_where_there_is_no_value() -> None:
@@ -470,6 +554,47 @@ def test_a_chart_has_gaps_dots_and_no_infinity() -> None:
     assert charts.curves("loss", "epoch", lines[2:], {"a": charts.Look("red", "")}).count("no finite value") == 1
 
 
+def test_seeds_of_a_setting_are_a_mean_in_a_band() -> None:
+    runs = {
+        "a0": [{"epoch": 1, "valid/loss": 1.0, "train/loss": 1.0}, {"epoch": 2, "valid/loss": 3.0}],
+        "a1": [{"epoch": 1, "valid/loss": 2.0, "train/loss": 2.0}],
+        "b0": [{"epoch": 1, "valid/loss": 5.0}, {"epoch": 2, "valid/loss": math.nan}],
+        "b1": [{"epoch": 1, "valid/loss": 6.0}, {"epoch": 2, "valid/loss": 7.0}],
+        "c0": [],
+        "d0": [{"epoch": 1, "valid/loss": 1.0}],
+    }
+    lines = series.over_seeds(series.by_metric(runs), {run: run[0] for run in runs})["loss"]
+    a, trained, b, d = lines
+    # the first seed alone got to the second epoch
+    assert a == series.Line("a", "valid", [1, 2], [1.5, 3], [1, 3], [2, 3])
+    assert math.isnan(b.values[1])
+    assert math.isnan(b.low[1])
+    assert (trained.split, d.low) == ("train", [])
+    looks = {"a": charts.Look("red", "a"), "b": charts.Look(series.REST, "2 others"), "d": charts.Look("blue", "d")}
+    root = ElementTree.fromstring(charts.curves("loss", "epoch", lines, looks))
+    bands = root.findall("path[@class='band']")
+    # not of training, of what is grey, or of one seed
+    assert [(band.get("data-run"), band.get("data-split"), band.get("d").count("L")) for band in bands] == [
+        ("a", "valid", 3)
+    ]
+    points = json.loads(root.find("path[@class='curve'][@data-run='a']").get("data-points"))
+    assert [point[3] for point in points] == ["1.5 (1 to 2)", "3 (3 to 3)"]
+    # training has a band where there is nothing else
+    assert charts.curves("loss", "epoch", [trained], looks).count('class="band"') == 1
+    gaps = series.Line("a", "valid", [1, 2, 3], [1, math.nan, 1], [0, math.nan, 0], [2, math.nan, 2])
+    pieces = ElementTree.fromstring(charts.curves("loss", "epoch", [gaps], looks)).find("path[@class='band']")
+    assert pieces.get("d").count("M") == 2
+    figure = curves.draw(runs, {run: run[0] for run in runs})
+    assert len(figure.axes[0].collections) == 2
+
+
+def test_no_colour_is_used_twice() -> None:
+    assert len({series.colour(i) for i in range(10)} | {series.REST}) == 11
+    assert {series.colour(i) for i in range(10, 30)} == {series.REST}
+    figure = curves.draw({f"run {i}": [{"step": 1, "loss": 1.0}] for i in range(13)})
+    assert [text.get_text() for text in figure.legends[0].get_texts()][9:] == ["run 9", "3 others"]
+
+
 def test_bars_begin_at_zero() -> None:
     rows = [
         charts.Bar("up", 2.0, 1.0, [1.0, 3.0], "red"),
@@ -480,5 +605,6 @@ def test_bars_begin_at_zero() -> None:
     up, down = (bar for bar in root.iter("rect"))
     assert float(down.get("x")) + float(down.get("width")) == pytest.approx(float(up.get("x")), abs=0.02)
     assert float(up.get("width")) == pytest.approx(2 * float(down.get("width")), abs=0.02)
-    assert "2 ± 1" in [text.text for text in root.iter("text")]
+    assert [hint.text for hint in root.iter("title")][1] == "up: 2 ± 1"
+    assert "2" in [text.text for text in root.iter("text")]
     assert "-1" in [text.text for text in root.iter("text")]

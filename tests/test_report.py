@@ -1,5 +1,8 @@
 """A report needs nothing but itself, says what its folder holds, and opens in a browser without complaint."""
 
+import csv
+import html
+import io
 import json
 import math
 import re
@@ -10,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from structmax.plots import report
+from structmax.plots import files, report, tables
 
 CHROMIUM = shutil.which("chromium")
 in_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: apt-get install chromium")
@@ -27,9 +30,11 @@ SUMMARY = {
     "parameters": 1234567,
     "changed": ["encoder"],
     "versions": {"torch": "2.13"},
+    "better": {"accuracy": "higher", "loss": "lower"},
     "memory": {"peak": 1.5},
     "notes": ["one", "two"],
 }
+ORIGIN = {"command": "structmax run listops --text '<b>'", "started": "2026-11-18T12:20:35+01:00", "commit": "dd208d9"}
 ROWS = [
     {
         "step": 10 * i,
@@ -95,7 +100,9 @@ def run_folder(folder: Path, **files: object) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    return run_folder(tmp_path / "run", config=CONFIG, summary=SUMMARY, metrics=ROWS, structures=DRAWINGS)
+    return run_folder(
+        tmp_path / "run", config=CONFIG, origin=ORIGIN, summary=SUMMARY, metrics=ROWS, structures=DRAWINGS
+    )
 
 
 @pytest.fixture
@@ -105,27 +112,37 @@ def comparison(tmp_path: Path) -> Path:
         for seed in (0, 1):
             name = f"step={step},seed={seed}"
             config = {"step": step, "seed": seed}
-            report.write(run_folder(folder / name, config=config, summary={**SUMMARY, "name": name}, metrics=ROWS))
+            run_folder(folder / name, config=config, summary={**SUMMARY, "name": name}, metrics=ROWS)
+            (folder / name / "report.html").write_text(report.html(folder / name))
             runs[name] = name
     runs["stopped"] = "stopped"
-    accuracy = {"mean": 0.75, "std": 0.125, "values": [0.625, 0.875]}
     rows = [
-        {"setting": {"step": 0.5}, "runs": 2, "metrics": {"accuracy": accuracy}, "seconds": 12.0, "error": None},
-        {"setting": {"step": 1.0}, "runs": 1, "metrics": {"accuracy": {"mean": 0.5, "std": math.nan, "values": [0.5]}}},
-        {"setting": {"step": 2.0}, "runs": 0, "metrics": {}, "seconds": None, "error": "the loss is <nan>"},
+        row_of({"step": 0.5}, accuracy=measured([0.625, 0.875], 1.5883, "best"), loss=measured([0.5, 0.7], 1.27)),
+        row_of({"step": 1.0}, accuracy=measured([0.5, 0.75], 1.5883, "tied"), loss=measured([0.4], None)),
+        row_of({"step": 2.0}, error="the loss is <nan>"),
     ]
     compared = {"recipe": "listops", "over": {"step": [0.5, 1.0, 2.0]}, "seeds": 2, "rows": rows, "runs": runs}
-    compared["meanings"] = {"accuracy": "of all that counts"}
+    compared |= {"best": "accuracy", "better": SUMMARY["better"], "meanings": {"accuracy": "of all that counts"}}
+    compared |= {"settings": {"bf16": False}, "origin": ORIGIN}
     return run_folder(folder, compare=compared)
 
 
+def measured(values: list[float], ci95: float | None, mark: str | None = None) -> dict:
+    spread = {"mean": sum(values) / len(values), "std": 0.125, "ci95": ci95, "values": values}
+    return spread | ({"mark": mark} if mark else {})
+
+
+def row_of(setting: dict, error: str | None = None, **metrics: dict) -> dict:
+    runs = max((len(one["values"]) for one in metrics.values()), default=0)
+    return {"setting": setting, "runs": runs, "metrics": metrics, "seconds": 12.0 if runs else 0.0, "error": error}
+
+
 def read(folder: Path) -> str:
-    path = report.write(folder)
-    assert path == folder / "report.html"
-    assert sorted(path.name for path in folder.glob("report*")) == ["report.html"]
-    text = path.read_text()
+    before = set(folder.iterdir())
+    text = report.html(folder)
+    assert set(folder.iterdir()) == before
     assert "http" not in text
-    assert not re.search(r"(src|href)=\"(?!data:,\"|[^\":]*/report\.html\")|@import|url\(", text)
+    assert not re.search(r"(src|href)=\"(?!data:,\"|[^\":]*/report\.html\"|compare\.)|@import|url\(", text)
     return text
 
 
@@ -142,6 +159,16 @@ def test_a_run_tells_all_it_has(run: Path) -> None:
     assert page.tags.count("script") == 1
     assert "<script>alert(1)</script>" in page.words
     assert text.count('class="marked"') == 1
+    assert "<title>listops: encoder=latent · structmax</title>" in text
+    for words in (
+        "structmax run listops --text '<b>'",
+        "2026-11-18 12:20 UTC+01:00",
+        "dd208d9",
+        "accuracy ↑",
+        "loss ↓",
+    ):
+        assert words in page.words
+    assert {"↑ higher is better", "Orange in a tree: a span that “gold” does not have."} < set(page.words)
     assert page.attributes.count(("class", "node wrong")) == 1
 
 
@@ -167,32 +194,137 @@ def test_without_a_test_the_validation_heads_the_page(tmp_path: Path) -> None:
 
 
 def test_a_comparison_tells_all_it_has(comparison: Path) -> None:
-    page = Page(read(comparison))
+    text = read(comparison)
+    page = Page(text)
     for words in (
+        "listops: accuracy by step,",
         "of all that counts",
         "3 settings",
         "2 seeds each",
         "1 failed",
-        "± 0.12",
-        "0.75 ± 0.12",
+        "accuracy ↑",
+        "loss ↓",
+        "0.8 ",
+        "± 1.6",
         "the loss is <nan>",
         "12 s",
+        "± is half of the 95 % confidence interval of the mean over seeds (Student's t).",
+        "Bold: the best of its column.",
+        "≈: seeds cannot tell it from the best (Welch's t test, 5 %).",
+        "Spread over seeds",
+        "line: mean over the seeds that got so far",
+        "Shared settings",
+        "structmax run listops --text '<b>'",
     ):
-        assert words in page.words
+        assert words in page.words, words
+    assert "<title>listops: accuracy by step, 2 seeds · structmax</title>" in text
+    # the best setting, and the best mean of the one metric that has one
+    assert text.count("<b>") == 2
+    assert text.count("≈</td>") == 1
     links = [value for name, value in page.attributes if name == "href" and value.endswith("report.html")]
     assert len(links) == 4
     assert "step%3D0.5%2Cseed%3D0/report.html" in links
     assert "stopped" in page.words
     curves = {value for name, value in page.attributes if name == "data-run"}
-    assert curves == {f"step={step},seed={seed}" for step in (0.5, 1.0) for seed in (0, 1)}
+    assert curves == {"0.5", "1"}
 
 
-def test_runs_of_a_setting_share_its_colour(comparison: Path) -> None:
-    drawn = re.findall(r'--colour:(#\w+)" data-run="step=([\d.]+)', read(comparison))
-    assert {step: {colour for colour, other in drawn if other == step} for _, step in drawn} == {
-        "0.5": {"#3B5BDB"},
-        "1.0": {"#E8590C"},
+def test_a_setting_has_a_colour(comparison: Path) -> None:
+    drawn = set(re.findall(r'--colour:(#\w+)" data-run="([\d.]+)', read(comparison)))
+    assert drawn == {("#3B5BDB", "0.5"), ("#E8590C", "1")}
+
+
+def test_one_seed_has_no_spread(comparison: Path) -> None:
+    compared = json.loads((comparison / "compare.json").read_text())
+    rows = [row_of({"step": step}, accuracy=measured([step], None)) for step in (0.5, 1.0)]
+    runs = {name: name for name in ("step=0.5,seed=0", "step=1.0,seed=0")}
+    text = read(run_folder(comparison, compare=compared | {"rows": rows, "runs": runs, "seeds": 1}))
+    assert "listops: accuracy by step, 1 seed " in text
+    for words in ("Spread over seeds", "±", "band", "confidence"):
+        assert words not in text.partition("<body>")[2].partition("<script>")[0], words
+
+
+def test_many_settings_stay_readable(comparison: Path) -> None:
+    compared, names = json.loads((comparison / "compare.json").read_text()), [f"a{i}" for i in range(25)]
+    rows = [row_of({"step": name}, accuracy=measured([0.5, 0.6], 0.2)) for name in names]
+    for name in names:
+        run_folder(comparison / name, config={"step": name}, metrics=ROWS)
+    runs = {name: name for name in names}
+    text = read(run_folder(comparison, compare=compared | {"rows": rows, "runs": runs}))
+    legend = re.findall(r'<li class="setting"><i style="--colour:(#\w+)"></i>([^<]+)</li>', text)
+    assert [name for _, name in legend] == [*names[:10], "15 others"]
+    assert len({colour for colour, _ in legend}) == 11
+
+
+def test_an_older_comparison_has_a_page(comparison: Path) -> None:
+    compared = json.loads((comparison / "compare.json").read_text())
+    for row in compared["rows"]:
+        for one in row["metrics"].values():
+            one.pop("ci95")
+            one.pop("mark", None)
+    old = {key: compared[key] for key in ("recipe", "over", "seeds", "rows", "runs")}
+    words = Page(read(run_folder(comparison, compare=old))).words
+    assert {"listops: results by step,", "0.75", "accuracy"} < set(words)
+
+
+ODD = "a_b & 5 % of $x \\ <y>."
+
+
+def test_tables_for_other_programs(comparison: Path) -> None:
+    compared = json.loads((comparison / "compare.json").read_text())
+    compared["rows"][0]["setting"] = {ODD: ODD}
+    compared["rows"][1]["setting"] = {ODD: 'plain, "quoted"'}
+    compared["rows"][2]["setting"] = {ODD: "failed"}
+    compared["over"] = {ODD: []}
+    read_back = list(csv.DictReader(io.StringIO(tables.as_csv(compared))))
+    assert [row[ODD] for row in read_back] == [ODD, 'plain, "quoted"', "failed"]
+    best, second, failed = read_back
+    assert {key: float(best[f"accuracy_{key}"]) for key in ("mean", "std", "ci95", "n")} == {
+        "mean": 0.75,
+        "std": 0.125,
+        "ci95": 1.5883,
+        "n": 2,
     }
+    assert (second["loss_mean"], second["loss_std"], second["loss_ci95"], second["loss_n"]) == ("0.4", "", "", "1")
+    assert (failed["accuracy_mean"], failed["accuracy_n"], failed["error"]) == ("", "0", "the loss is <nan>")
+
+    escaped = r"a\_b \& 5 \% of \$x \textbackslash{} \textless{}y\textgreater{}."
+    lines = tables.as_latex(compared).splitlines()
+    assert lines[2:] == [
+        r"\begin{tabular}{lrr}",
+        r"\toprule",
+        rf"{escaped} & accuracy $\uparrow$ & loss $\downarrow$ \\",
+        r"\midrule",
+        rf"{escaped} & $\mathbf{{0.8 \pm 1.6}}$ & $0.6 \pm 1.3$ \\",
+        r'plain, "quoted" & $0.6 \pm 1.6$ & $0.4$ \\',
+        r"failed & -- & -- \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    assert all(line.startswith("%") for line in lines[:2])
+
+
+@pytest.mark.parametrize(
+    ("mean", "ci95", "shown"),
+    [
+        (0.75812, 0.0123, ("0.758", "0.012")),
+        (12345.678, 120.0, ("12,346", "120")),
+        (0.5, 0.0, ("0.5", "0")),
+        (1e-9, 2e-10, ("1e-09", "2e-10")),
+        (0.5, math.nan, ("0.5", "")),
+        (math.nan, math.nan, ("–", "")),
+        (-math.inf, math.nan, ("-∞", "")),
+        (None, None, ("–", "")),
+    ],
+)
+def test_means_have_the_digits_of_their_interval(mean: float | None, ci95: float | None, shown: tuple) -> None:
+    assert tables.estimate({"mean": mean, "ci95": ci95}) == shown
+
+
+def test_files_of_a_comparison_are_linked(comparison: Path) -> None:
+    assert "compare.csv" not in read(comparison)
+    (comparison / "compare.csv").touch()
+    assert '<a href="compare.csv" download>CSV</a>' in read(comparison)
 
 
 def test_a_comparison_of_nothing_has_a_page(tmp_path: Path) -> None:
@@ -204,14 +336,14 @@ def test_a_folder_that_is_neither(tmp_path: Path) -> None:
     with pytest.raises(
         FileNotFoundError, match=r"with config.json, or of a comparison, with compare.json, but has neither"
     ):
-        report.write(tmp_path)
+        report.html(tmp_path)
 
 
 def test_a_file_that_is_cut_off(run: Path) -> None:
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 4')
     with pytest.raises(ValueError, match=r"metrics.jsonl:4: should be JSON"):
-        report.write(run)
+        report.html(run)
 
 
 @pytest.mark.parametrize(
@@ -229,19 +361,19 @@ def test_a_file_that_is_cut_off(run: Path) -> None:
 )
 def test_a_file_of_another_shape(run: Path, name: str, content: object, words: str) -> None:
     (run / name).write_text(json.dumps(content))
-    with pytest.raises(report.BadFile, match=words):
-        report.write(run)
+    with pytest.raises(files.BadFile, match=words):
+        report.html(run)
 
 
 def test_a_comparison_of_another_shape(comparison: Path) -> None:
     compared = json.loads((comparison / "compare.json").read_text())
     run_folder(comparison, compare=compared | {"rows": [{"error": 3}]})
-    with pytest.raises(report.BadFile, match=r"compare.json: should be as a run writes it.*'setting'"):
-        report.write(comparison)
+    with pytest.raises(files.BadFile, match=r"compare.json: should be as a run writes it.*'setting'"):
+        report.html(comparison)
     run_folder(comparison, compare=compared)
     (comparison / "step=1.0,seed=1" / "metrics.jsonl").write_text("[]")
-    with pytest.raises(report.BadFile, match=r"step=1.0,seed=1/metrics.jsonl:1: should be an object of JSON"):
-        report.write(comparison)
+    with pytest.raises(files.BadFile, match=r"step=1.0,seed=1/metrics.jsonl:1: should be an object of JSON"):
+        report.html(comparison)
 
 
 def test_names_of_bytes_that_are_no_letters(run: Path, comparison: Path) -> None:
@@ -286,7 +418,7 @@ def test_a_run_opens_in_a_browser(run: Path, tmp_path: Path) -> None:
 def test_a_comparison_is_sorted_in_a_browser(comparison: Path, tmp_path: Path) -> None:
     text = read(comparison)
     click = """<script>
-    const button = [...document.querySelectorAll("th button")].find((head) => head.textContent === "accuracy");
+    const button = [...document.querySelectorAll("th button")].find((head) => head.textContent === "accuracy ↑");
     for (const times of [1, 2]) {
       button.click();
       const rows = [...document.querySelectorAll("tbody tr")].map((row) => row.cells[0].textContent);
@@ -296,3 +428,39 @@ def test_a_comparison_is_sorted_in_a_browser(comparison: Path, tmp_path: Path) -
     (comparison / "click.html").write_text(text.replace("</body>", f"{click}</body>"))
     shown = browse(comparison / "click.html", tmp_path / "profile")
     assert "descending: 0.5,1,2. ascending: 1,0.5,2." in shown
+
+
+LONG = "a_very_long_name_of_a_setting_that_nobody_would_choose_but_a_sweep_does"
+
+
+@in_browser
+@pytest.mark.parametrize("kind", ["run", "comparison"])
+def test_nothing_overflows_a_narrow_page(kind: str, run: Path, comparison: Path, tmp_path: Path) -> None:
+    many = {f"{LONG}_{i}": i / 7 for i in range(9)}
+    told = {"better": dict.fromkeys(many, "higher"), "meanings": dict.fromkeys(many, f"see {LONG}")}
+    command = {**ORIGIN, "command": f"structmax run --{LONG}={LONG}"}
+    if kind == "run":
+        summary = SUMMARY | told | {"name": LONG, "best": many, "test": many}
+        text = read(run_folder(run, config={LONG: LONG}, summary=summary, origin=command))
+    else:
+        metrics = {name: measured([value, value + 0.1], 0.2, "best") for name, value in many.items()}
+        rows = [row_of({"step": f"{LONG}/{step}"}, **metrics) for step in range(12)]
+        compared = json.loads((comparison / "compare.json").read_text()) | told | {"rows": rows, "origin": command}
+        runs = {f"{LONG},seed={i}": f"{LONG},seed={i}" for i in range(12)}
+        for i, name in enumerate(runs):
+            run_folder(comparison / name, config={"step": f"{LONG}/{i}"}, metrics=ROWS, structures=DRAWINGS)
+        text = read(run_folder(comparison, compare=compared | {"runs": runs, "best": LONG, "settings": {LONG: LONG}}))
+    # what sticks out although nothing around it scrolls
+    measure = """<script>
+    const sticksOut = (element) => element.getBoundingClientRect().right > innerWidth + 0.5;
+    const wide = [...document.querySelectorAll("body *:not(.wide *)")].filter(sticksOut);
+    const names = wide.map((element) => `${element.tagName}.${element.className}`);
+    parent.document.body.append(`${innerWidth} ${document.documentElement.scrollWidth} [${names}]`);
+    </script>"""
+    # in a frame, since windows have a least width
+    inner = html.escape(text.replace("</body>", f"{measure}</body>"))
+    frame = f'<!doctype html><iframe scrolling="no" style="width: 390px; border: 0" srcdoc="{inner}"></iframe>'
+    (tmp_path / "narrow.html").write_text(frame)
+    told = re.search(r"</iframe>(.*)", browse(tmp_path / "narrow.html", tmp_path / "profile"))
+    assert told
+    assert told[1].startswith("390 390 []"), told[1]

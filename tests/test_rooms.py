@@ -181,6 +181,16 @@ def test_a_recursion_that_points_outside_is_refused(head, tails, parts, nodes, g
     assert str(caught.value).startswith("In the `recursion` of Mine, ")
 
 
+def test_edges_that_do_not_compile_are_refused():
+    def letters(n):
+        for _ in range(n):
+            yield "a", 0, 0
+
+    says = "`edges` should be loops and arithmetic that yield whole numbers, as many in each edge, but Numba cannot"
+    with pytest.raises(TypeError, match=re.escape(says) + " compile 'letters'"):
+        structmax.Hypergraph.from_function(letters, 3)
+
+
 EDGES = Hyperedges.of(torch.tensor([0, 1]), torch.tensor([-1, 0]), torch.tensor([0, 1]), 2)
 GOAL = torch.tensor([1, 1])
 
@@ -205,7 +215,7 @@ GOAL = torch.tensor([1, 1])
         ),
         (Recursion(tuple(EDGES), GOAL), TypeError, "the edges should be Hyperedges, but are tuple. Try Hyperedges.of."),
         (Recursion(EDGES, GOAL.float()), TypeError, "`goal` should be an integer tensor, but is torch.float32."),
-        (Recursion(EDGES, [1, 1]), TypeError, "`goal` should be an integer tensor, but is list."),
+        (Recursion(EDGES, [1, 1]), TypeError, "`goal` should be an integer tensor, but is a list."),
     ],
 )
 @pytest.mark.parametrize("backend", ["numba", "reference"])
@@ -257,6 +267,29 @@ def test_a_hypergraph_with_ids_out_of_range_is_refused(fields, says):
     edges = {"head": torch.tensor([0, 1]), "tails": torch.tensor([-1, 0])}
     with pytest.raises(ValueError, match=re.escape(says)):
         structmax.Hypergraph(**(edges | fields))
+
+
+@pytest.mark.parametrize(
+    ("head", "tails", "goal", "says"),
+    [
+        ([1, 2], [0, 1], None, "but node 2 cannot: no edge builds node 0, on which it depends."),
+        ([0, 1, 3], [-1, 0, 1], 2, "but node 2 cannot: no edge builds it."),
+        ([0, 1, 3, 4], [-1, 0, 1, 2], [3, 4, 1], "but node 4 cannot: no edge builds node 2, on which it depends."),
+        ([0, 2, 2], [[-1, -1], [0, 1], [1, 0]], None, "but node 2 cannot: no edge builds node 1, on which it depends."),
+    ],
+)
+def test_a_hypergraph_whose_goal_cannot_be_derived_is_refused(head, tails, goal, says):
+    goal = goal if goal is None else torch.tensor(goal)
+    with pytest.raises(ValueError, match=r"`goal` should be a node that can be derived.*Try edges without") as raised:
+        structmax.Hypergraph(torch.tensor(head), torch.tensor(tails), goal=goal)
+    assert says in str(raised.value)
+
+
+def test_a_hypergraph_may_have_other_nodes_that_cannot_be_derived():
+    head, tails, goal = torch.tensor([0, 1, 3, 4]), torch.tensor([-1, 0, 1, 2]), torch.tensor([1, 3])
+    paths = structmax.Hypergraph(head, tails, goal=goal)
+    x = torch.tensor([[1.0, 2.0, 4.0], [1.0, 2.0, 4.0]])
+    assert structmax.log_partition(x, paths).tolist() == [3.0, 7.0]
 
 
 @pytest.mark.parametrize(

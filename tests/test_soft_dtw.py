@@ -243,3 +243,13 @@ def test_distances_of_points_that_cannot_be_compared_are_refused():
         structmax.squared_distance(torch.zeros(5, 3), torch.zeros(4, 2))
     with pytest.raises(ValueError, match=r"`y`.*meta"):
         structmax.squared_distance(torch.zeros(5, 3), torch.zeros(4, 3, device="meta"))
+
+
+def test_series_of_two_dtypes_are_compared_in_the_wider():
+    x, y = series(4, 2, dtype=torch.float32).requires_grad_(), series(5, 2, seed=1).requires_grad_()
+    value = structmax.soft_dtw(x, y)
+    assert value.dtype == torch.float64
+    torch.testing.assert_close(value, structmax.soft_dtw(x.double(), y))
+    value.backward()
+    assert (x.grad.dtype, y.grad.dtype) == (torch.float32, torch.float64)
+    torch.testing.assert_close(y.grad, torch.autograd.grad(structmax.soft_dtw(x.detach().double(), y), y)[0])

@@ -255,9 +255,9 @@ def test_files_and_vectors(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"train_file": "a"}, "should be given together, but valid_file and test_file are not"),
-        ({"train_file": "a", "test_file": "b"}, "should be given together, but valid_file is not"),
-        ({"test_file": "b"}, "but train_file and valid_file are not"),
+        ({"train_file": "a"}, "should be given together, but `valid_file` and `test_file` are missing"),
+        ({"train_file": "a", "test_file": "b"}, "should be given together, but `valid_file` is missing"),
+        ({"test_file": "b"}, "but `train_file` and `valid_file` are missing"),
         ({"character_size": 5}, "`character_size` should be an even number, but is 5"),
     ],
 )

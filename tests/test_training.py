@@ -5,7 +5,10 @@ import json
 import math
 import os
 import platform
+import re
+import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import textwrap
@@ -15,6 +18,7 @@ from types import SimpleNamespace
 from typing import Literal
 
 import pytest
+import scipy.stats
 import torch
 from torch import nn
 
@@ -29,6 +33,7 @@ from structmax.training import (
     Watcher,
     changed,
     comparison,
+    intervals,
     lock,
     name_of,
     option,
@@ -37,6 +42,7 @@ from structmax.training import (
 )
 from structmax.training.averages import Averages
 from structmax.training.distributed import Processes, joined
+from structmax.training.origin import commit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -548,24 +554,101 @@ def test_rows_of_a_comparison():
         member.name: comparison.Outcome({"test": {"score": next(scores)}, "seconds": 2.0}) for member in members[:3]
     }
     outcomes[members[3].name] = comparison.Outcome(error="no")
-    first, second = comparison.rows(members, outcomes, "score")
+    first, second = comparison.rows(members, outcomes, "score", {"score": "higher", "loss": "lower"})
     assert first["setting"] == {"flavour": "twice", "clip": 0.0}
-    assert first["metrics"]["score"] == {"mean": 5.0, "std": 0.0, "values": [5.0]}
+    assert first["metrics"]["score"] == {"mean": 5.0, "std": 0.0, "ci95": None, "values": [5.0], "mark": "best"}
     assert (first["runs"], first["error"], second["error"]) == (1, "no", None)
-    assert second["metrics"]["score"] == {"mean": 1.5, "std": pytest.approx(0.5**0.5), "values": [1.0, 2.0]}
+    spread = {"std": pytest.approx(0.5**0.5), "ci95": pytest.approx(12.7062 / 2, rel=1e-4)}
+    assert second["metrics"]["score"] == {"mean": 1.5, **spread, "values": [1.0, 2.0]}
 
 
 def test_rows_of_values_that_are_not_finite():
     members = comparison.members(Config(), {"clip": [0.0, 1.0, 2.0]}, seeds=2)
     scores = iter([math.nan, 1.0, 0.1, 0.1, math.inf, 0.9])
     outcomes = {m.name: comparison.Outcome({"test": {"score": next(scores)}, "seconds": 2.0}) for m in members}
-    found = comparison.rows(members, outcomes, "score")
+    found = comparison.rows(members, outcomes, "score", {"score": "higher"})
     assert [row["setting"]["clip"] for row in found] == [2.0, 1.0, 0.0]
     assert [math.isnan(row["metrics"]["score"]["std"]) for row in found] == [True, False, True]
 
 
-def test_a_run_without_rows_leaves_the_others_their_curve():
-    assert comparison.mean_rows([[{"step": 1}, {"step": 2}], []]) == [{"step": 1}, {"step": 2}]
+@pytest.mark.parametrize(("direction", "best"), [("higher", [2, 3]), ("lower", [0, 1])])
+def test_the_best_is_marked_and_what_seeds_cannot_tell_from_it(direction, best):
+    members = comparison.members(Config(), {"clip": [0.0, 1.0, 2.0, 3.0]}, seeds=3)
+    scores = iter([1.0, 1.1, 1.2, 1.1, 1.2, 1.3, 2.0, 2.1, 2.2, 2.1, 2.2, 2.3])
+    outcomes = {m.name: comparison.Outcome({"test": {"score": next(scores)}, "seconds": 2.0}) for m in members}
+    found = comparison.rows(members, outcomes, "other", {"score": direction})
+    marks = [row["metrics"]["score"].get("mark") for row in found]
+    assert marks.count("best") == marks.count("tied") == 1
+    assert [i for i, mark in enumerate(marks) if mark] == best
+    assert marks.index("best") == (3 if direction == "higher" else 0)
+    # nothing is marked where nothing is compared, or where no better direction is known
+    for runs, better in ((members[:3], {"score": direction}), (members, {})):
+        assert not any("mark" in row["metrics"]["score"] for row in comparison.rows(runs, outcomes, "other", better))
+
+
+def test_intervals_are_those_of_student_and_welch():
+    for freedom in (1, 2, 3, 4, 5, 9, 30, 101):
+        assert intervals.critical(freedom) == pytest.approx(scipy.stats.t.ppf(0.975, freedom), rel=1e-9)
+    values = [0.3, 0.5, 0.1, 0.9]
+    low, high = scipy.stats.t.interval(0.95, 3, statistics.mean(values), scipy.stats.sem(values))
+    assert intervals.half_width(values) == pytest.approx((high - low) / 2)
+    assert math.isnan(intervals.half_width([1.0, math.inf]))
+    for apart in (0.1, 0.3, 0.4, 0.8, 2.0):
+        others = [value + apart for value in (0.3, 0.32, 0.35)]
+        test = scipy.stats.ttest_ind(values, others, equal_var=False)
+        # degrees of freedom are rounded down, which can only keep means together
+        kept = abs(test.statistic) < scipy.stats.t.ppf(0.975, math.floor(test.df))
+        assert intervals.differ(values, others) is not bool(kept)
+    assert intervals.differ([1.0, 1.0], [1.0, 1.0]) is False
+    assert intervals.differ([1.0, 1.0], [2.0, 2.0]) is True
+    assert intervals.differ([1.0], [2.0, 3.0]) is intervals.differ([1.0, math.nan], [2.0, 3.0]) is None
+
+
+# ---------------------------------------------------------------- where a run comes from
+
+
+def git(folder, *words):
+    me = ("-c", "user.name=me", "-c", "user.email=me@example.org", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", *me, *words], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="no git on PATH")
+def test_a_run_knows_the_commit_of_its_project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert commit() is None
+    git(tmp_path, "init")
+    assert commit() is None
+    (tmp_path / "file").write_text("one")
+    git(tmp_path, "add", "file")
+    git(tmp_path, "commit", "-m", "first")
+    clean = commit()
+    assert re.fullmatch("[0-9a-f]{7,}", clean)
+    # files that git does not know, such as runs, are no changes
+    (tmp_path / "other").write_text("two")
+    assert commit() == clean
+    (tmp_path / "file").write_text("three")
+    assert commit() == f"{clean} + changes"
+
+
+def test_a_run_does_without_git(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert commit() is None
+
+    def slow(question, *, timeout, **more):
+        raise subprocess.TimeoutExpired(question, timeout)
+
+    monkeypatch.setattr(subprocess, "run", slow)
+    assert commit() is None
+
+
+def test_a_resumed_run_keeps_its_origin(tmp_path):
+    with pytest.raises(Interrupted):
+        run(Line, Config(), tmp_path / "a", StopAt(7), command="first")
+    begun = RunFolder(tmp_path / "a").read("origin.json")
+    assert begun["command"] == "first"
+    run(Line, Config(), tmp_path / "a", command="second")
+    assert RunFolder(tmp_path / "a").read("origin.json") == begun
 
 
 def test_a_run_goes_on_where_it_was_begun(tmp_path):

@@ -114,7 +114,7 @@ def test_a_run_over_files(tmp_path):
 
 def test_files_come_together(tmp_path):
     file = written(tmp_path / "pairs.tsv", "a\tb\n")
-    with pytest.raises(ValueError, match=r"valid_file and test_file are not\. Nothing is held out"):
+    with pytest.raises(ValueError, match=r"`valid_file` and `test_file` are missing\. Try all or none"):
         config(train_file=file)
     long = written(tmp_path / "long.tsv", "a b c\tb\n")
     with pytest.raises(RunError, match="should have sentences of at most 2 words, but has none"):
@@ -263,7 +263,7 @@ def test_words_receive_no_more_than_their_fertility(attention):
 def test_exhaustion_is_for_words_that_may_still_receive():
     scores = torch.zeros(1, 2, 3)
     inside, left = torch.ones(1, 3, dtype=torch.bool), torch.tensor([[0.5, 2.0, torch.inf]])
-    attention = recipe.attention(config(attention="csparsemax", exhaustion=0.2))
+    attention, _ = recipe.attention(config(attention="csparsemax", exhaustion=0.2))
     weights, after = attention(scores, inside, left)
     # scores 0.1, 0.4, and 0 for the end, with no bound in reach: sparsemax of these
     torch.testing.assert_close(weights[0, 0], structmax.sparsemax(torch.tensor([0.1, 0.4, 0.0])))
@@ -274,7 +274,7 @@ def test_exhaustion_is_for_words_that_may_still_receive():
 def test_a_wide_beam_finds_the_best_translation(output):
     mapping, _ = recipe.OUTPUTS[output]
     torch.manual_seed(1)
-    model = Translator(6, 5, 6, recipe.attention(config(attention="entmax15")), 1.0, 1.0, 0.0).eval()
+    model = Translator(6, 5, 6, *recipe.attention(config(attention="entmax15")), 1.0, 0.0).eval()
     # so that the words differ
     model.output.weight.data *= 6
     source, lengths = torch.tensor([[2, 3, 4], [5, 2, 0]]), torch.tensor([3, 2])

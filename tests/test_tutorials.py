@@ -39,7 +39,6 @@ def test_the_cells_print_and_draw_what_the_page_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
     monkeypatch.setitem(sys.modules, "IPython.display", display())
     namespace: dict[str, object] = {"__name__": "__main__"}
     # The style that a page sets stays in its test, and so does that of another test.

@@ -19,6 +19,7 @@ from torch.autograd import Function
 
 from structmax import check
 from structmax.autograd import rule
+from structmax.outline import outline
 from structmax.parts import inner, scaled
 from structmax.problem import Problem
 from structmax.structures.matching import Matching
@@ -32,6 +33,9 @@ class EntropicMatching(NamedTuple):
     iterations: Tensor
     converged: Tensor
     error: Tensor
+
+    def __repr__(self) -> str:
+        return outline(self)
 
 
 class Potentials(Function):

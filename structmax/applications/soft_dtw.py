@@ -20,6 +20,7 @@ from torch.nn.functional import interpolate
 from structmax import check
 from structmax.autograd import rule
 from structmax.omega.smooth import Entropy, Minimum, Smooth
+from structmax.outline import outline
 from structmax.problem import Problem, watched
 from structmax.structures.monotone_alignment import MonotoneAlignment
 
@@ -93,7 +94,8 @@ def squared_distance(x: Tensor, y: Tensor) -> Tensor:
         raise ValueError(
             f"`x` and `y` should have points of the same size, but have {tuple(x.shape)} and {tuple(y.shape)}."
         )
-    batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    batch, wide = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2]), torch.promote_types(x.dtype, y.dtype)
+    x, y = x.to(wide), y.to(wide)
     return squared_distance_rule(x.expand(*batch, *x.shape[-2:]), y.expand(*batch, *y.shape[-2:]))
 
 
@@ -295,6 +297,9 @@ class Barycentre(NamedTuple):
     iterations: int
     # whether the search converged before its last step
     converged: bool
+
+    def __repr__(self) -> str:
+        return outline(self)
 
 
 def soft_dtw_barycentre(

@@ -4,12 +4,16 @@ Every message says what should be, what is, and what to try. Nothing here reads 
 """
 
 from structmax.check.arguments import (
+    a_tensor,
+    batches,
     between,
     boolean,
     broadcasts,
+    called,
     choice,
     encodable,
     floating,
+    has_values,
     inside,
     instance,
     instances,
@@ -42,17 +46,21 @@ from structmax.check.rows import (
 )
 
 __all__ = [
+    "a_tensor",
     "axis",
     "back",
+    "batches",
     "between",
     "boolean",
     "broadcasts",
+    "called",
     "choice",
     "class_weights",
     "encodable",
     "feasible_bounds",
     "floating",
     "hard_target",
+    "has_values",
     "inside",
     "instance",
     "instances",

@@ -8,20 +8,35 @@ from torch import Tensor
 
 
 def readable(tensor: Tensor) -> bool:
-    """Whether values may be read: on the CPU, outside compilation and function transforms."""
+    """Whether values may be read at no cost: those on the CPU."""
+    return tensor.device.type == "cpu" and has_values(tensor)
+
+
+def has_values(tensor: Tensor) -> bool:
+    """Whether there are values to read: outside compilation and function transforms."""
     return (
         not torch.compiler.is_compiling()
-        and tensor.device.type == "cpu"
         and type(tensor) in (Tensor, torch.nn.Parameter)
+        and tensor.device.type != "meta"
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )
 
 
+def called(value: object) -> str:
+    """What something is, for an error that expected something else."""
+    if value is None:
+        return "None"
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+
+
+def a_tensor(name: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"`{name}` should be a torch tensor, but is {called(value)}. Try torch.as_tensor(...).")
+
+
 def floating(name: str, tensor: object) -> None:
-    if not isinstance(tensor, Tensor):
-        raise TypeError(
-            f"`{name}` should be a torch tensor, but is a {type(tensor).__name__}. Try torch.as_tensor(...)."
-        )
+    a_tensor(name, tensor)
+    assert isinstance(tensor, Tensor)
     if not tensor.is_floating_point():
         raise TypeError(f"`{name}` should be floating point, but has dtype {tensor.dtype}. Try `{name}.float()`.")
 
@@ -37,14 +52,15 @@ def same_device(name: str, tensor: Tensor, scores: Tensor) -> None:
 def boolean(name: str, mask: object, meaning: str = "") -> None:
     """A bool tensor; `meaning` says what True stands for."""
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"`{name}` should be a bool tensor{meaning}, but is {kind}. Try `{name}.bool()`.")
+        kind = mask.dtype if isinstance(mask, Tensor) else called(mask)
+        cast = f"`{name}.bool()`" if isinstance(mask, Tensor) else "torch.as_tensor(…)"
+        raise TypeError(f"`{name}` should be a bool tensor{meaning}, but is {kind}. Try {cast}.")
 
 
 def whole_numbers(name: str, tensor: object) -> None:
     """A tensor of integers."""
     if not isinstance(tensor, Tensor) or tensor.is_floating_point() or tensor.dtype == torch.bool:
-        kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+        kind = tensor.dtype if isinstance(tensor, Tensor) else called(tensor)
         cast = f"{name}.long()" if isinstance(tensor, Tensor) else f"torch.as_tensor({name})"
         raise TypeError(f"`{name}` should be an integer tensor, but is {kind}. Try {cast}.")
 
@@ -131,6 +147,15 @@ def together(names: str, shape: Sequence[int], other: Sequence[int], hint: str =
     pairs = zip(reversed(shape), reversed(other), strict=False)
     if any(a != b and 1 not in (a, b) for a, b in pairs):
         raise ValueError(f"{names} should broadcast with one another, but are {tuple(shape)} and {tuple(other)}.{hint}")
+
+
+def batches(what: str, names: Any, shapes: Sequence[tuple[int, ...]]) -> torch.Size:
+    """The shape that batches broadcast to."""
+    try:
+        return torch.broadcast_shapes(*shapes)
+    except RuntimeError:
+        found = ", ".join(f"{name} {tuple(b)}" for name, b in zip(names, shapes, strict=True))
+        raise ValueError(f"{what} should broadcast, but are {found}.") from None
 
 
 def positive(name: str, value: object, *, above: float = 0.0, or_zero: bool = False, hint: str = "") -> None:

@@ -14,9 +14,11 @@ from structmax import recipes
 from structmax.cli import flags, workers
 from structmax.cli.run import drawn, reported, show_report
 from structmax.cli.speech import console, number, say, spoken, table
+from structmax.plots import tables
 from structmax.recipes import Recipe
-from structmax.training import Interrupted, RunError, RunFolder, Settings, comparison, name_of, run
+from structmax.training import Interrupted, RunError, RunFolder, Settings, changed, comparison, name_of, run
 from structmax.training.comparison import Member, Outcome
+from structmax.training.origin import origin
 
 PANEL = "Comparison"
 
@@ -30,6 +32,7 @@ def command(recipe: Recipe) -> Any:
         name = f"over={'+'.join(over)}" + ("," + name_of(config)) * (name_of(config) != "default")
         folder = flags.placed(given, recipe.name, name)
         members = comparison.members(config, over, given["seeds"])
+        began = origin(flags.spelt(["structmax", "compare", recipe.source], all_flags, given, config))
         say(f"{len(members)} runs of {recipe.name} in {folder.path}")
         again = "The same command" + " without --overwrite" * given["overwrite"]
         with folder.locked(), spoken(f"{again} resumes it: finished runs are kept."):
@@ -37,11 +40,23 @@ def command(recipe: Recipe) -> Any:
                 for member in members:
                     RunFolder(folder.path / member.name).clear()
             outcomes = dict(_outcomes(recipe.source, members, folder.path, given["jobs"]))
-            rows = comparison.rows(members, outcomes, recipe.task.best)
-            _write(folder, recipe, over, given["seeds"], rows, members)
-        _show(rows)
-        show_report(_drawn(folder, members), given["open"])
-        if any(row["error"] for row in rows):
+            compared = {
+                "recipe": recipe.name,
+                "best": recipe.task.best,
+                "better": recipe.task.better(),
+                "meanings": recipe.task.meanings,
+                "over": over,
+                "seeds": given["seeds"],
+                "rows": comparison.rows(members, outcomes, recipe.task.best, recipe.task.better()),
+                "runs": {member.name: member.name for member in members},
+                "settings": {name: value for name, value in asdict(config).items() if name not in (*over, "seed")},
+                "changed": changed(config),
+                "origin": began,
+            }
+            _write(folder, compared)
+        _show(compared)
+        show_report(_drawn(folder, members, compared["rows"]), given["open"])
+        if any(row["error"] for row in compared["rows"]):
             raise typer.Exit(1)
 
     own = [
@@ -57,7 +72,8 @@ def command(recipe: Recipe) -> Any:
     ]
     shared = [flag for flag in flags.of_config(recipe.name, recipe.config) if flag.name != "seed"]
     about = f"Compare settings of {recipe.name}: all combinations of the values of --over, each with several seeds."
-    return flags.command(recipe.name, about, [*own, *shared, *flags.of_place("comparison")], act)
+    all_flags = [*own, *shared, *flags.of_place("comparison")]
+    return flags.command(recipe.name, about, all_flags, act)
 
 
 def _asked(recipe: Recipe, ctx: typer.Context, given: dict[str, Any]) -> tuple[dict[str, list[Any]], Settings]:
@@ -122,7 +138,9 @@ def _outcome(source: str, config: dict[str, Any], folder: Path) -> Outcome:
     try:
         is_new = place.summary is None
         recipe = recipes.find(source)
-        summary = run(recipe.task, recipe.config(**config), folder)
+        settings = recipe.config(**config)
+        again = flags.spelt(["structmax", "run", source], flags.of_config(recipe.name, recipe.config), {}, settings)
+        summary = run(recipe.task, settings, folder, command=again)
         if is_new:
             drawn(place)
         return Outcome(summary)
@@ -139,46 +157,33 @@ def _outcome(source: str, config: dict[str, Any], folder: Path) -> Outcome:
 # ---------------------------------------------------------------- what came of them
 
 
-def _write(
-    folder: RunFolder,
-    recipe: Recipe,
-    over: dict[str, list[Any]],
-    seeds: int,
-    rows: list[dict[str, Any]],
-    members: Sequence[Member[Any]],
-) -> None:
-    content = {
-        "recipe": recipe.name,
-        "over": over,
-        "seeds": seeds,
-        "rows": rows,
-        "meanings": recipe.task.meanings,
-        "runs": {member.name: member.name for member in members},
-    }
-    folder.write("compare.json", content)
+def _write(folder: RunFolder, compared: dict[str, Any]) -> None:
+    folder.write("compare.json", compared)
+    folder.write_text("compare.csv", tables.as_csv(compared))
+    folder.write_text("compare.tex", tables.as_latex(compared))
 
 
-def _show(rows: list[dict[str, Any]]) -> None:
-    metrics = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
+def _show(compared: dict[str, Any]) -> None:
+    rows, metrics = compared["rows"], tables.metric_names(compared["rows"])
     lines = table(*rows[0]["setting"], *metrics, "seconds")
     for row in rows:
-        spreads = (row["metrics"].get(name) for name in metrics)
-        cells = (f"{spread['mean']:.3f} ± {spread['std']:.3f}" if spread else "–" for spread in spreads)
+        cells = (" ± ".join(filter(None, tables.estimate(row["metrics"].get(name, {})))) for name in metrics)
         lines.add_row(*map(str, row["setting"].values()), *cells, f"{row['seconds']:.1f}")
     console.print(lines)
+    if compared["seeds"] > 1:
+        say("± is half of the 95 % confidence interval of the mean over seeds.")
     for row in rows:
         if row["error"]:
             say(f"{', '.join(f'{field}={value}' for field, value in row['setting'].items())} failed: {row['error']}")
 
 
-def _drawn(folder: RunFolder, members: Sequence[Member[Any]]) -> Path:
-    """The report, and a picture with a curve of each setting: the mean of its seeds."""
+def _drawn(folder: RunFolder, members: Sequence[Member[Any]], rows: list[dict[str, Any]]) -> Path:
+    """The report, and a picture with a curve of each setting: the mean of its seeds, in a band."""
     from structmax.plots import curves
 
-    runs: dict[str, list[list[dict[str, float]]]] = {}
-    for member in members:
-        title = ", ".join(map(str, member.setting.values()))
-        runs.setdefault(title, []).append(RunFolder(folder.path / member.name).rows)
-    figure = curves.draw({title: comparison.mean_rows(rows) for title, rows in runs.items()})
+    # the best first, as in the report, so that they have the same colours
+    ranked = [member for row in rows for member in members if member.setting == row["setting"]]
+    runs = {member.name: RunFolder(folder.path / member.name).rows for member in ranked}
+    figure = curves.draw(runs, {member.name: ", ".join(map(str, member.setting.values())) for member in ranked})
     folder.move_in("curves.png", figure.savefig)
     return reported(folder)

@@ -2,8 +2,9 @@
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, fields
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -19,6 +20,8 @@ SHARED = {field.name for field in fields(Settings)}
 PLACE = "Output folder"
 # what file systems allow
 LONGEST_NAME = 255
+# of `of_place` and of `run`: they decide what happens to files, not what is computed
+HOUSEKEEPING = ("overwrite", "open", "resume")
 
 
 def flag(name: str, kind: Any, default: Any, help: str, panel: str) -> inspect.Parameter:
@@ -95,6 +98,29 @@ def command(name: str, help: str, flags: Sequence[inspect.Parameter], act: Calla
     # the terminal wraps lines again
     app.command(name, help=escape(re.sub(r"(?<=\S)\n(?=\S)", " ", help)))(called)
     return typer.main.get_command(app)
+
+
+def spelt(
+    program: Sequence[str], flags: Sequence[inspect.Parameter], given: Mapping[str, Any], config: Settings
+) -> str:
+    """The command line that asks for the same again: the flags that are not at their defaults.
+
+    Args:
+        program: the words before the flags.
+        flags: of the command.
+        given: their values.
+        config: the settings, which are also flags; a run that is resumed has them from its folder.
+    """
+    values, words = {**given, **asdict(config)}, list(program)
+    for flag in flags:
+        value, option = values.get(flag.name, flag.default), f"--{flag.name.replace('_', '-')}"
+        if value == flag.default or flag.name in HOUSEKEEPING:
+            continue
+        if isinstance(value, bool):
+            words.append(option if value else option.replace("--", "--no-", 1))
+        else:
+            words += [word for each in (value if isinstance(value, list) else [value]) for word in (option, str(each))]
+    return shlex.join(words)
 
 
 def typed(ctx: typer.Context, names: Sequence[str]) -> list[str]:

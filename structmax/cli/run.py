@@ -26,7 +26,9 @@ def command(recipe: Recipe) -> Any:
         config, folder = begun(recipe, ctx, given)
         say(f"{recipe.name} in {folder.path}")
         with spoken(_how_to_go_on(recipe, folder, given)), Bar(recipe.task.shown, config.minutes) as bar:
-            summary = run(recipe.task, config, folder.path, bar)
+            summary = run(
+                recipe.task, config, folder.path, bar, flags.spelt(_program(recipe), all_flags, given, config)
+            )
         if IS_FIRST:
             show(summary)
             show_report(drawn(folder), given["open"])
@@ -80,10 +82,15 @@ def _stored(recipe: Recipe, ctx: typer.Context, given: dict[str, Any], folder: R
 
 
 def _how_to_go_on(recipe: Recipe, folder: RunFolder, given: dict[str, Any]) -> str:
+    place = ["--name", folder.path.name, "--folder", str(given["folder"])]
+    return f"Resume with: {shlex.join([*_program(recipe), *place, '--resume'])}"
+
+
+def _program(recipe: Recipe) -> list[str]:
+    """The words before the flags."""
     count = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     program = ["torchrun", "--nproc-per-node", str(count), "-m", "structmax"] if count > 1 else ["structmax"]
-    place = ["--name", folder.path.name, "--folder", str(given["folder"])]
-    return f"Resume with: {shlex.join([*program, 'run', recipe.source, *place, '--resume'])}"
+    return [*program, "run", recipe.source]
 
 
 def show(summary: dict[str, Any]) -> None:
@@ -114,12 +121,10 @@ def reported(folder: RunFolder) -> Path:
     from structmax.plots import report
 
     try:
-        return report.write(folder.path)
-    except OSError as error:
-        reason = f"{folder.path / 'report.html'} could not be written: {error.strerror}."
-        raise RunError(reason) from error
-    except ValueError as error:
+        page = report.html(folder.path)
+    except (OSError, ValueError) as error:
         raise RunError(str(error)) from error
+    return folder.write_text("report.html", page)
 
 
 def show_report(page: Path, in_browser: bool) -> None:

@@ -32,6 +32,15 @@ class AbstractBaseline(ABC):
 class LeaveOneOut(AbstractBaseline):
     """The mean of the other draws of the same instance. Needs samples ≥ 2.
 
+    Examples:
+        >>> import torch, structmax
+        >>> from structmax.estimators import LeaveOneOut, ScoreFunction
+        >>> x, cost = torch.zeros(3, requires_grad=True), torch.tensor([3.0, 2.0, 1.0])
+        >>> estimator, g = ScoreFunction(samples=4, baseline=LeaveOneOut()), torch.Generator().manual_seed(0)
+        >>> structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), estimator, generator=g).value.backward()
+        >>> x.grad
+        tensor([ 0.5000, -0.0833, -0.4167])
+
     Reference: Mnih & Rezende 2016; Kool, van Hoof & Welling 2019, Buy 4 REINFORCE samples, get a baseline for free!
     """
 
@@ -44,6 +53,15 @@ class LeaveOneOut(AbstractBaseline):
 @dataclass(frozen=True)
 class SelfCritical(AbstractBaseline):
     """The loss of the best structure: one more evaluation of f for each instance.
+
+    Examples:
+        >>> import torch, structmax
+        >>> from structmax.estimators import SelfCritical, ScoreFunction
+        >>> x, cost = torch.zeros(3, requires_grad=True), torch.tensor([3.0, 2.0, 1.0])
+        >>> estimator, g = ScoreFunction(samples=1, baseline=SelfCritical()), torch.Generator().manual_seed(0)
+        >>> structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), estimator, generator=g).value.backward()
+        >>> x.grad
+        tensor([ 0.3333, -0.6667,  0.3333])
 
     Reference: Rennie, Marcheret, Mroueh, Ross & Goel 2017, https://arxiv.org/abs/1612.00563.
     """
@@ -64,6 +82,14 @@ class RunningMean(AbstractBaseline):
         decay: how much of the past is kept at each batch, in [0, 1).
 
     The state is `mean` and `weight`, tensors after the first batch.
+
+    Examples:
+        >>> import torch, structmax
+        >>> baseline = structmax.estimators.RunningMean()
+        >>> baseline(torch.tensor([1.0, 3.0]))
+        tensor(0.)
+        >>> baseline(torch.tensor([4.0, 4.0]))
+        tensor(2.)
     """
 
     decay: float = 0.99
@@ -96,6 +122,17 @@ class Learned(AbstractBaseline):
         centre: `RunningMean(decay)` to add the mean of what the module's guesses leave, so that it need not grow to the
             size of the losses first.
 
+    Examples:
+        >>> import torch, structmax
+        >>> from structmax.estimators import Learned, ScoreFunction
+        >>> guess = torch.nn.Linear(3, 1)
+        >>> estimator = ScoreFunction(baseline=Learned(guess))
+        >>> x, cost = torch.zeros(8, 3, requires_grad=True), torch.tensor([3.0, 2.0, 1.0])
+        >>> out = structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), estimator)
+        >>> out.value.sum().backward()
+        >>> guess.weight.grad.shape
+        torch.Size([1, 3])
+
     Reference: Mnih & Gregor 2014, Neural variational inference and learning in belief networks,
     https://arxiv.org/abs/1402.0030.
     """
@@ -125,6 +162,14 @@ class RunningScale:
         decay: how much of the past is kept at each batch, in [0, 1).
 
     The state is `mean`, `square` and `weight`. The scale is that of earlier batches: gradients keep their direction.
+
+    Examples:
+        >>> import torch, structmax
+        >>> scale = structmax.estimators.RunningScale()
+        >>> scale(torch.tensor([-4.0, 4.0]))
+        tensor([-4.,  4.])
+        >>> scale(torch.tensor([-4.0, 4.0]))
+        tensor([-1.,  1.])
 
     Reference: Mnih & Gregor 2014, https://arxiv.org/abs/1402.0030.
     """

@@ -25,7 +25,7 @@ class Enumerate(AbstractEstimator):
         >>> import torch, structmax
         >>> count = lambda z, _: z.sum(-1)
         >>> structmax.expect(count, torch.zeros(4), structmax.Bits(), structmax.estimators.Enumerate())
-        Expectation(value=tensor(2.), evaluations=16)
+        Expectation(value: 2; evaluations: 16; torch.float32, cpu)
     """
 
     @property

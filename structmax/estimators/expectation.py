@@ -23,6 +23,7 @@ from structmax.contract import AbstractStructure, Scores
 from structmax.estimators.possible import refuse
 from structmax.estimators.surrogate import AbstractSurrogate, chosen
 from structmax.half import widened
+from structmax.outline import outline
 from structmax.parts import Tensors, score
 from structmax.problem import Problem
 from structmax.questions.entropy import entropy_of
@@ -152,6 +153,9 @@ class Expectation:
     # how many pairs of a structure and an instance f was evaluated on
     evaluations: int
     _entropy: Callable[[], Tensor] = field(repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return outline(self)
 
     @property
     def entropy(self) -> Tensor:

@@ -11,6 +11,7 @@ from structmax.contract import AbstractStructure, Scores
 from structmax.estimators.baselines import AbstractBaseline
 from structmax.estimators.expectation import Evaluations, Objective, drawn, log_probs
 from structmax.estimators.score_function import ScoreFunction
+from structmax.outline import outline
 from structmax.problem import Problem
 from structmax.questions.entropy import log_prob
 
@@ -26,10 +27,15 @@ class Rollout(NamedTuple):
     credit: Tensor
     feasible: Tensor
 
+    def __repr__(self) -> str:
+        return outline(self)
+
 
 @dataclass(frozen=True)
 class PPO:
-    """Draws once, and updates the scores' network several times by the clipped ratio r = p(y) / p_then(y),
+    """Proximal policy optimisation: one draw serves several updates, as long as probabilities stay near.
+
+    The loss is made of the ratio r = p(y) / p_then(y) of the probabilities now and when y was drawn,
 
         mean over draws of max(r c, clamp(r, 1 − clip, 1 + clip) c),          c = f(y) − b
 

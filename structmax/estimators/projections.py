@@ -24,7 +24,17 @@ class AbstractProjection(ABC):
 
 @dataclass(frozen=True)
 class Polytope(AbstractProjection):
-    """conv(Y) itself, exactly, by `sparse_marginals` or, without a direct projection, `sparsemap`."""
+    """conv(Y) itself, exactly, by `sparse_marginals` or, without a direct projection, `sparsemap`.
+
+    Examples:
+        >>> import torch, structmax
+        >>> from structmax.estimators import Polytope, Spigot
+        >>> x = torch.tensor([0.0, 1.0, 0.5], requires_grad=True)
+        >>> z = structmax.surrogate(x, structmax.Simplex(), Spigot(projection=Polytope()))
+        >>> (z @ torch.tensor([0.0, 0.5, 0.0])).backward()
+        >>> x.grad
+        tensor([-0.1667,  0.3333, -0.1667])
+    """
 
     def shift(self, problem: Problem, point: Tensors, move: Tensors) -> Tensors:
         # all parts counted, whatever the structure regularises, but for those that it cannot: these have their linear
@@ -43,6 +53,18 @@ class Simplices(AbstractProjection):
 
     Part tensors of a structure are all projected along `dim`, so that it suits those with one. Rows without a possible
     part stay 0.
+
+    Args:
+        dim: along which each row is projected.
+
+    Examples:
+        >>> import torch, structmax
+        >>> from structmax.estimators import Simplices, Spigot
+        >>> x = torch.tensor([0.0, 1.0, 0.5], requires_grad=True)
+        >>> z = structmax.surrogate(x, structmax.Simplex(), Spigot(projection=Simplices(dim=-1)))
+        >>> (z @ torch.tensor([0.0, 0.5, 0.0])).backward()
+        >>> x.grad
+        tensor([-0.1667,  0.3333, -0.1667])
     """
 
     dim: int = -2
@@ -59,6 +81,15 @@ class Box(AbstractProjection):
 
     Args:
         budget: keep the number of parts as well, Σ μ = Σ z: as many arcs as there are words.
+
+    Examples:
+        >>> import torch, structmax
+        >>> from structmax.estimators import Box, Spigot
+        >>> x = torch.tensor([0.0, 1.0, 0.5], requires_grad=True)
+        >>> z = structmax.surrogate(x, structmax.Simplex(), Spigot(projection=Box()))
+        >>> (z @ torch.tensor([0.0, 0.5, 0.0])).backward()
+        >>> x.grad
+        tensor([0.0000, 0.5000, 0.0000])
     """
 
     budget: bool = False
@@ -82,7 +113,17 @@ def _of_the_same_sum(problem: Problem, point: Tensors, move: Tensors) -> Tensors
 
 @dataclass(frozen=True)
 class WholeSpace(AbstractProjection):
-    """No constraint at all: the straight-through gradient, times the step."""
+    """No constraint at all: the straight-through gradient, times the step.
+
+    Examples:
+        >>> import torch, structmax
+        >>> from structmax.estimators import WholeSpace, Spigot
+        >>> x = torch.tensor([0.0, 1.0, 0.5], requires_grad=True)
+        >>> z = structmax.surrogate(x, structmax.Simplex(), Spigot(projection=WholeSpace()))
+        >>> (z @ torch.tensor([0.0, 0.5, 0.0])).backward()
+        >>> x.grad
+        tensor([0.0000, 0.5000, 0.0000])
+    """
 
     def shift(self, problem: Problem, point: Tensors, move: Tensors) -> Tensors:
         return where(possible(problem), move)

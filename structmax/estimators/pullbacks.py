@@ -27,7 +27,17 @@ class Pullback(Protocol):
 
 @dataclass(frozen=True)
 class Identity:
-    """∂L/∂θ = ∂L/∂z, but 0 for padding and forbidden parts."""
+    """∂L/∂θ = ∂L/∂z, but 0 for padding and forbidden parts.
+
+    Examples:
+        >>> import torch, structmax
+        >>> from structmax.estimators import Identity, StraightThrough
+        >>> x = torch.tensor([0.0, 1.0], requires_grad=True)
+        >>> z = structmax.surrogate(x, structmax.Simplex(), StraightThrough(Identity()))
+        >>> (z @ torch.tensor([1.0, 2.0])).backward()
+        >>> x.grad
+        tensor([1., 2.])
+    """
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -43,6 +53,18 @@ class RowSoftmax:
 
     On the Simplex it is `omega.Entropy()`. For arcs (…, N+1, N+1) and dim = −2 every word chooses a head; for
     alignments (…, N, M) and dim = −1 every row a column. Structures with several part tensors have no such rows.
+
+    Args:
+        dim: the dimension along which each row is normalised.
+
+    Examples:
+        >>> import torch, structmax
+        >>> from structmax.estimators import RowSoftmax, StraightThrough
+        >>> x = torch.tensor([0.0, 1.0], requires_grad=True)
+        >>> z = structmax.surrogate(x, structmax.Simplex(), StraightThrough(RowSoftmax()))
+        >>> (z @ torch.tensor([1.0, 2.0])).backward()
+        >>> x.grad
+        tensor([-0.1966,  0.1966])
     """
 
     dim: int = -1

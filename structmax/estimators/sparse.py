@@ -30,7 +30,7 @@ class SparseTopK(AbstractEstimator):
         >>> import torch, structmax
         >>> x, cost = torch.tensor([0.0, 1.4, 2.0]), torch.tensor([3.0, 2.0, 1.0])
         >>> structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), structmax.estimators.SparseTopK(3))
-        Expectation(value=tensor(1.2000), evaluations=2)
+        Expectation(value: 1.2; evaluations: 2; torch.float32, cpu)
 
     Reference: Correia, Niculae, Aziz & Martins 2020, Efficient marginalization of discrete and structured latent
     variables via sparsity, https://arxiv.org/abs/2007.01919.
@@ -69,7 +69,7 @@ class SparseSupport(AbstractEstimator):
         >>> import torch, structmax
         >>> x, cost = torch.tensor([0.0, 1.4, 2.0]), torch.tensor([3.0, 2.0, 1.0])
         >>> structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), structmax.estimators.SparseSupport())
-        Expectation(value=tensor(1.2000), evaluations=2)
+        Expectation(value: 1.2; evaluations: 2; torch.float32, cpu)
 
     Reference: Correia, Niculae, Aziz & Martins 2020, Efficient marginalization of discrete and structured latent
     variables via sparsity, https://arxiv.org/abs/2007.01919.

@@ -30,7 +30,7 @@ class SumAndSample(AbstractEstimator):
         >>> g = torch.Generator().manual_seed(0)
         >>> estimator = structmax.estimators.SumAndSample(2)
         >>> structmax.expect(lambda z, _: z @ cost, x, structmax.Simplex(), estimator, generator=g)
-        Expectation(value=tensor(2.), evaluations=3)
+        Expectation(value: 2; evaluations: 3; torch.float32, cpu)
 
     Reference: Liu, Regier, Tripuraneni, Jordan & McAuliffe 2019, Rao-Blackwellized stochastic gradients for discrete
     distributions, https://arxiv.org/abs/1810.04777.

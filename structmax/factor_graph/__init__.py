@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any, ClassVar, NoReturn
 
 import torch
@@ -14,7 +15,7 @@ from structmax import check
 from structmax.backends import Refusal
 from structmax.contract import AbstractRelaxation, Scores, families
 from structmax.factor_graph.existence import existing, speaking
-from structmax.factor_graph.factors import AbstractFactor
+from structmax.factor_graph.factors import AbstractFactor, instead_of
 from structmax.factor_graph.layout import field_name, lay_out
 from structmax.factor_graph.members import members
 from structmax.factor_graph.search import Best
@@ -27,6 +28,8 @@ SUMS = (
 )
 STEPS = "a graph has no recursion whose maxima could be smoothed. Try `sparsemap`, which smooths the maximum over it."
 ORDER = "the search for a best structure finds one alone. Try `argmax`, or `perturb_and_map` for several."
+
+HULL = "its convex hull is known only by a larger polytope. Try `sparsemap`, the projection onto that."
 
 
 class FactorGraph(AbstractRelaxation):
@@ -45,7 +48,7 @@ class FactorGraph(AbstractRelaxation):
         >>> lines = [structmax.factors.Xor(line) for line in (x[0], x[1], x[:, 0], x[:, 1])]
         >>> graph = structmax.FactorGraph(*lines)
         >>> graph
-        FactorGraph(x (2, 2); 4 factors)
+        FactorGraph(x (2, 2); 4 × Xor)
         >>> structmax.sparsemap({"x": torch.tensor([[2.0, 1.5], [1.0, 0.8]])}, graph).marginals["x"]
         tensor([[0.5750, 0.4250],
                 [0.4250, 0.5750]])
@@ -58,18 +61,21 @@ class FactorGraph(AbstractRelaxation):
         **dict.fromkeys(families("log_partition", "marginals", "given", "sample"), SUMS),
         **dict.fromkeys(families("topk", "max_marginals"), ORDER),
         **dict.fromkeys(families("smoothed"), STEPS),
+        **dict.fromkeys(families("project"), HULL),
         "sparsemap": "its relaxation is known, not a distribution over its members. Try `sparse_marginals`, or "
         "`perturb_and_map` for members.",
     }
 
     def __init__(self, *items: AbstractFactor | Variables) -> None:
-        for item in items:
+        for number, item in enumerate(items):
             if not isinstance(item, AbstractFactor | Variables):
                 raise TypeError(
-                    f"FactorGraph should be given factors and Variables, but got a {type(item).__name__}. "
-                    "A list of factors is given as FactorGraph(*factors)."
+                    f"FactorGraph should be given factors and Variables, but its item {number} is "
+                    f"{check.called(item)}. {instead_of(item)}"
                 )
         self.layout = lay_out(items)
+        # how many factors there are of each kind
+        self.kinds = tuple(Counter(item.kind for item in items if isinstance(item, AbstractFactor)).items())
         # (…, n), False for variables that are left out
         self.mask: Tensor | None = None
         for k, outside in enumerate(self.layout.outside):
@@ -77,9 +83,9 @@ class FactorGraph(AbstractRelaxation):
                 setattr(self, field_name(k, name), getattr(outside.factor.structure, name))
 
     def __repr__(self) -> str:
-        named = ", ".join(f"{v.name} {v.shape}" for v in self.layout.variables)
-        count = len(self.layout.arrays.start) - 1
-        return f"FactorGraph({named}; {count} factor{'' if count == 1 else 's'})"
+        named = ", ".join(f"{v.name} {v.shape}{' free' if v.free else ''}" for v in self.layout.variables)
+        factors = ", ".join(f"{count} × {kind}" for kind, count in self.kinds) or "no factors"
+        return f"FactorGraph({named}; {factors}{'' if self.mask is None else '; masked'})"
 
     def masked(self, mask: Mapping[str, Tensor]) -> FactorGraph:
         """The same graph, with some variables left out: padding.
@@ -98,6 +104,8 @@ class FactorGraph(AbstractRelaxation):
             tensor([0., 1., 0.])
         """
         bound = self.layout.bound
+        if not isinstance(mask, Mapping):
+            self._refuse(mask, "`mask`")
         for name, given in mask.items():
             if name not in bound:
                 raise ValueError(f"`mask` should have names among {sorted(bound)}, but has {name!r}.")
@@ -107,7 +115,7 @@ class FactorGraph(AbstractRelaxation):
                 raise ValueError(f"`mask[{name!r}]` should broadcast to (…, {_spoken(event)}), but has {shape}.")
         whole = {name: mask[name] if name in mask else torch.ones((), dtype=torch.bool) for name in bound}
         batches = [tuple(t.shape[: max(0, t.dim() - len(bound[name].shape))]) for name, t in whole.items()]
-        batch = _together("`mask`", whole, batches)
+        batch = check.batches("`mask`", whole, batches)
         device = next(iter(mask.values())).device if mask else None
         flat = [t.to(device).expand(*batch, *bound[n].shape).reshape(*batch, bound[n].size) for n, t in whole.items()]
         return self.changed({"mask": torch.cat(flat, -1)})
@@ -160,12 +168,14 @@ class FactorGraph(AbstractRelaxation):
                 + " and ".join([f"{n!r} is unknown" for n in unknown] + [f"{n!r} is missing" for n in missing])
                 + "."
             )
+        for name in names:
+            check.a_tensor(name, scores[name])
         shapes = [tuple(scores[v.name].shape) for v in self.layout.variables]
         ranks = [max(0, len(s) - len(v.shape)) for s, v in zip(shapes, self.layout.variables, strict=True)]
         batches = [shape[:rank] for shape, rank in zip(shapes, ranks, strict=True)]
         if all(batch == batches[0] for batch in batches):
             return tuple(scores[name] for name in names)
-        batch = _together("the batch dimensions of `scores`", names, batches)
+        batch = check.batches("the batch dimensions of `scores`", names, batches)
         each = zip(names, shapes, ranks, strict=True)
         return tuple(scores[name].expand(*batch, *shape[rank:]) for name, shape, rank in each)
 
@@ -207,10 +217,10 @@ class FactorGraph(AbstractRelaxation):
             # its lengths, or what else it has for each instance, fit the batch
             structure.check(structure.parts(tuple(torch.zeros(()).expand(*batch, *s) for s in outside.shapes)))
 
-    def _refuse(self, what: object) -> NoReturn:
+    def _refuse(self, what: object, name: str = "scores and parts") -> NoReturn:
         raise TypeError(
-            f"scores and parts of a FactorGraph should be a dictionary by name, but are a {type(what).__name__}. "
-            f"Try {{{self.names[0]!r}: …}}."
+            f"{name} of a FactorGraph should be a dictionary by name, but {'are' if ' ' in name else 'is'} "
+            f"{check.called(what)}. Try {{{self.names[0]!r}: …}}."
         )
 
     def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -262,6 +272,8 @@ class FactorGraph(AbstractRelaxation):
             tensor([[1., 1.],
                     [0., 0.]])
         """
+        if not isinstance(what, Mapping):
+            self._refuse(what)
         given: Any = {name: t.to(torch.get_default_dtype()) for name, t in what.items()}
         absent = {name: variables for name, variables in self.layout.free.items() if name not in given}
         if absent:
@@ -308,6 +320,8 @@ class FactorGraph(AbstractRelaxation):
         """
         check.whole("max_iter", max_iter, 1)
         check.whole("max_nodes", max_nodes, 1)
+        if not isinstance(scores, Mapping):
+            self._refuse(scores)
         if torch.compiler.is_compiling():
             return _uncompiled(self, scores, exact, max_iter, max_nodes)
         if torch._C._are_functorch_transforms_active():
@@ -379,15 +393,6 @@ def _uncompiled(*arguments: Any) -> Best:
 
 def _on_host(value: Any) -> Any:
     return value.cpu() if isinstance(value, Tensor) else value
-
-
-def _together(what: str, names: Any, batches: Sequence[tuple[int, ...]]) -> torch.Size:
-    """The shape that batches broadcast to."""
-    try:
-        return torch.broadcast_shapes(*batches)
-    except RuntimeError:
-        found = ", ".join(f"{name} {tuple(b)}" for name, b in zip(names, batches, strict=True))
-        raise ValueError(f"{what} should broadcast, but are {found}.") from None
 
 
 def _spoken(shape: tuple[int, ...]) -> str:

@@ -1,20 +1,19 @@
-"""What a factor graph is made of: constraints of logic, couplings with scores, and whole structures.
+"""What a factor graph is made of: couplings with scores, whole structures, and, in logic.py, constraints of logic.
 
-A factor of logic is lowered to *clauses*, which the solver knows how to project onto: a sum of literals between two
-bounds, "z is 1 where any x is", a pair, or a table. Derivation: README.md in this folder.
+A factor is lowered to *clauses*, which the solver knows how to project onto: a sum of literals between two bounds, "z
+is 1 where any x is", a pair, or a table. Derivation: README.md in this folder.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from structmax import check
 from structmax.contract import AbstractRelaxation, AbstractStructure
 from structmax.factor_graph.variables import Literals, Variables, entry, literals
 
@@ -33,10 +32,22 @@ class Clause(NamedTuple):
 class AbstractFactor(ABC):
     """A constraint or a coupling of variables."""
 
+    # what else it prints
+    setting: str = ""
+
     def __init__(self, *over: Variables | Literals) -> None:
         self.over = tuple(literals(one) for one in over)
         if not self.size:
             raise ValueError(f"{type(self).__name__} should have at least one variable, but has none.")
+
+    def __repr__(self) -> str:
+        setting = [self.setting] if self.setting else []
+        return f"{type(self).__name__}({', '.join([*map(repr, self.every()), *setting])})"
+
+    @property
+    def kind(self) -> str:
+        """What it is called in the description of a graph."""
+        return type(self).__name__
 
     def every(self) -> tuple[Literals, ...]:
         """All that it is over, its own scores too."""
@@ -46,7 +57,7 @@ class AbstractFactor(ABC):
     def size(self) -> int:
         return sum(one.index.numel() for one in self.over)
 
-    def _require_bound(self) -> None:
+    def require_bound(self) -> None:
         """Factors of logic have no scores of their own."""
         for one in self.over:
             if one.of.free:
@@ -54,7 +65,7 @@ class AbstractFactor(ABC):
                     f"{type(self).__name__} should be over variables that are not free, but `{one.of.name}` is free."
                 )
 
-    def _require_distinct(self) -> None:
+    def require_distinct(self) -> None:
         seen: dict[tuple[str, int], None] = {}
         for one in self.over:
             for index in one.index.flatten().tolist():
@@ -68,175 +79,6 @@ class AbstractFactor(ABC):
     @abstractmethod
     def clauses(self) -> Iterator[Clause]:
         """What the solver gets."""
-
-
-class _Sum(AbstractFactor):
-    """least ≤ Σ literals ≤ most."""
-
-    def __init__(self, *over: Variables | Literals, least: float, most: float) -> None:
-        super().__init__(*over)
-        self._require_bound()
-        self._require_distinct()
-        self.least, self.most = least, most
-
-    def clauses(self) -> Iterator[Clause]:
-        yield Clause("sum", self.over, None, self.least, self.most)
-
-
-class Xor(_Sum):
-    """Exactly one of the literals is on.
-
-    Args:
-        over: variables or slices of them, negated or not.
-
-    Examples:
-        >>> import structmax
-        >>> tag = structmax.factors.Variables("tag", (4, 3))
-        >>> factors = [structmax.factors.Xor(tag[i]) for i in range(4)]
-    """
-
-    def __init__(self, *over: Variables | Literals) -> None:
-        super().__init__(*over, least=1.0, most=1.0)
-
-
-class AtMostOne(_Sum):
-    """No two of the literals are on.
-
-    Examples:
-        >>> import structmax
-        >>> factor = structmax.factors.AtMostOne(structmax.factors.Variables("topic", (5,)))
-    """
-
-    def __init__(self, *over: Variables | Literals) -> None:
-        super().__init__(*over, least=-math.inf, most=1.0)
-
-
-class Or(_Sum):
-    """At least one of the literals is on.
-
-    Examples:
-        >>> import structmax
-        >>> topic = structmax.factors.Variables("topic", (5,))
-        >>> factor = structmax.factors.Or(topic[:2], ~topic[4])
-    """
-
-    def __init__(self, *over: Variables | Literals) -> None:
-        super().__init__(*over, least=1.0, most=math.inf)
-
-
-class Imply(_Sum):
-    """Where all literals but the last are on, the last is: x₁ ∧ … ∧ x_k → z.
-
-    Examples:
-        >>> import structmax
-        >>> topic = structmax.factors.Variables("topic", (5,))
-        >>> factor = structmax.factors.Imply(topic[0], topic[3])
-    """
-
-    def __init__(self, *over: Variables | Literals) -> None:
-        *premises, conclusion = _output(type(self).__name__, over)
-        super().__init__(*(~one for one in premises), conclusion, least=1.0, most=math.inf)
-
-
-class XorOut(_Sum):
-    """The last literal is on where exactly one of the others is, and no two of these are: z = x₁ + … + x_k.
-
-    Examples:
-        >>> import structmax
-        >>> topic = structmax.factors.Variables("topic", (5,))
-        >>> factor = structmax.factors.XorOut(topic[:4], topic[4])
-    """
-
-    def __init__(self, *over: Variables | Literals) -> None:
-        *inputs, output = _output(type(self).__name__, over)
-        super().__init__(*inputs, ~output, least=1.0, most=1.0)
-
-
-class Budget(_Sum):
-    """At most, or exactly, so many literals are on.
-
-    Args:
-        over: variables or slices of them, negated or not.
-        at_most: the largest number that may be on, or
-        exactly: the number that is on.
-
-    Examples:
-        >>> import structmax
-        >>> word = structmax.factors.Variables("word", (20,))
-        >>> factor = structmax.factors.Budget(word, at_most=5)
-    """
-
-    def __init__(self, *over: Variables | Literals, at_most: int | None = None, exactly: int | None = None) -> None:
-        if (at_most is None) == (exactly is None):
-            raise ValueError("Budget should have one of `at_most` and `exactly`, as in Budget(x, at_most=3).")
-        count = at_most if exactly is None else exactly
-        check.whole("at_most" if exactly is None else "exactly", count, 0)
-        assert count is not None
-        super().__init__(*over, least=-math.inf if exactly is None else float(count), most=float(count))
-        if exactly is not None and exactly > self.size:
-            raise ValueError(f"`exactly` should be at most the number of literals, {self.size}, but is {exactly}.")
-
-
-class Knapsack(_Sum):
-    """The costs of the literals that are on sum to no more than a capacity.
-
-    Its polytope is the relaxation {x ∈ [0, 1]ⁿ: Σ cost · x ≤ capacity}, which may have fractional corners.
-
-    Args:
-        over: variables or slices of them, negated or not.
-        costs: one number ≥ 0 for each, in order.
-        capacity: what they may sum to.
-
-    Examples:
-        >>> import structmax
-        >>> item = structmax.factors.Variables("item", (3,))
-        >>> factor = structmax.factors.Knapsack(item, costs=[2.0, 1.5, 4.0], capacity=5.0)
-    """
-
-    def __init__(self, *over: Variables | Literals, costs: Sequence[float] | Tensor, capacity: float) -> None:
-        super().__init__(*over, least=-math.inf, most=float(capacity))
-        self.costs = torch.as_tensor(costs, dtype=torch.float64).flatten()
-        if len(self.costs) != self.size:
-            raise ValueError(
-                f"`costs` should have one number for each of the {self.size} literals, but has {len(self.costs)}."
-            )
-        if not bool((self.costs >= 0).all()) or not capacity >= 0:
-            raise ValueError("`costs` and `capacity` should be ≥ 0. To reward an item, negate it.")
-
-    def clauses(self) -> Iterator[Clause]:
-        yield Clause("sum", self.over, self.costs, self.least, self.most)
-
-
-class OrOut(AbstractFactor):
-    """The last literal is on where any of the others is, and only there: z = x₁ ∨ … ∨ x_k.
-
-    Examples:
-        >>> import structmax
-        >>> topic = structmax.factors.Variables("topic", (5,))
-        >>> factor = structmax.factors.OrOut(topic[:4], topic[4])
-    """
-
-    def __init__(self, *over: Variables | Literals) -> None:
-        super().__init__(*_output(type(self).__name__, over))
-        self._require_bound()
-        self._require_distinct()
-
-    def clauses(self) -> Iterator[Clause]:
-        yield Clause("or_out", self.over)
-
-
-class AndOut(OrOut):
-    """The last literal is on where all of the others are, and only there: z = x₁ ∧ … ∧ x_k.
-
-    Examples:
-        >>> import structmax
-        >>> topic = structmax.factors.Variables("topic", (5,))
-        >>> factor = structmax.factors.AndOut(topic[:4], topic[4])
-    """
-
-    def clauses(self) -> Iterator[Clause]:
-        # ¬z = ¬x₁ ∨ … ∨ ¬x_k
-        yield Clause("or_out", tuple(~one for one in self.over))
 
 
 class Pair(AbstractFactor):
@@ -262,7 +104,7 @@ class Pair(AbstractFactor):
             )
         _free("Pair", coupling)
         super().__init__(one, two)
-        self._require_bound()
+        self.require_bound()
         if one.of.name == two.of.name and bool((one.index == two.index).any()):
             raise ValueError(f"Pair should join two variables, but joins an entry of `{one.of.name}` with itself.")
         self.score = coupling
@@ -305,18 +147,33 @@ class Factor(AbstractFactor):
                 "relaxation of it. Try giving the factors of both graphs to one FactorGraph."
             )
         super().__init__(*over)
-        self._require_distinct()
+        self.require_distinct()
         most = len(structure.names)
-        if len(over) > most:
+        least = most - len(structure.Parts._field_defaults) if structure.Parts else most
+        if not least <= len(over) <= most:
+            named = ", ".join(f"`{name}`" for name in structure.names)
             raise ValueError(
-                f"{type(structure).__name__} has {most} part tensors at most, but Factor has variables for {len(over)}."
+                f"Factor should have variables for the part tensors of {type(structure).__name__}, {named}, at least "
+                f"{least} and at most {most}, but has {len(over)}. Parts that no other factor has can be free=True."
             )
         if all(one.of.free for one in self.over):
             raise ValueError("Factor should have at least one variable that is not free, but all are free.")
         fields = [name for name in structure.per_instance if getattr(structure, name) is not None]
         if not any(structure.field_batch_dim(name) for name in fields):
-            structure.check(structure.parts(tuple(torch.zeros(one.shape) for one in self.over)))
+            try:
+                structure.check(structure.parts(tuple(torch.zeros(one.shape) for one in self.over)))
+            except ValueError as error:
+                given = ", ".join(f"`{one.of.name}` {one.shape}" for one in self.over)
+                raise ValueError(f"Factor over {given} does not fit: {error}") from error
         self.structure = structure
+
+    def __repr__(self) -> str:
+        over = ", ".join(f"{'~' if one.negated else ''}{one.of.name} {one.shape}" for one in self.over)
+        return f"Factor({self.structure!r}, {over})"
+
+    @property
+    def kind(self) -> str:
+        return type(self.structure).__name__
 
     def clauses(self) -> Iterator[Clause]:
         return iter(())
@@ -343,10 +200,10 @@ class Dense(AbstractFactor):
         sizes = tuple(one.index.numel() for one in self.over)
         if self.score.shape != sizes:
             raise ValueError(
-                f"`score` of Dense should have shape {sizes}, the sizes of its groups, but {self.score.shape}."
+                f"`score` of Dense should have shape {sizes}, the sizes of its groups, but has {self.score.shape}."
             )
-        self._require_bound()
-        self._require_distinct()
+        self.require_bound()
+        self.require_distinct()
 
     def every(self) -> tuple[Literals, ...]:
         return *self.over, self.score
@@ -355,17 +212,18 @@ class Dense(AbstractFactor):
         yield Clause("table", self.over, score=self.score)
 
 
-def _output(name: str, over: Sequence[Any]) -> list[Literals]:
-    """All literals, the last one by itself: it is the factor's output."""
-    every = [literals(one) for one in over]
-    if not every or sum(one.index.numel() for one in every) < 2:
-        raise ValueError(f"{name} should have at least two literals, the last of them its output.")
-    *before, last = every
-    flat = last.index.flatten()
-    rest = [Literals(last.of, flat[:-1], last.negated)] if len(flat) > 1 else []
-    return [*before, *rest, Literals(last.of, flat[-1:], last.negated)]
-
-
 def _free(name: str, score: Literals) -> None:
     if not score.of.free:
-        raise ValueError(f"the score of {name} should be free: Variables({score.of.name!r}, …, free=True).")
+        raise ValueError(
+            f"the score of {name} should be free, but `{score.of.name}` is not. "
+            f"Try Variables({score.of.name!r}, {score.of.shape}, free=True)."
+        )
+
+
+def instead_of(item: object) -> str:
+    """What to give a graph in place of this."""
+    if isinstance(item, AbstractStructure):
+        return f"Try Factor({item!r}, …), over variables that are its parts."
+    if isinstance(item, Literals):
+        return "Try a factor over it, such as Xor(…), or all the Variables."
+    return "A list of factors is given as FactorGraph(*factors)."

@@ -14,6 +14,7 @@ from torch import Tensor
 from structmax.factor_graph.layout import KINDS, Layout
 from structmax.factor_graph.outside import Support, of_rows
 from structmax.factor_graph.solver import CONVERGED, FIRST, FORBIDDEN, INFEASIBLE, RUNNING, Program, Solver
+from structmax.outline import outline
 
 # The largest score, in units of the proximal term: at first, and how much more at each of so many points at most.
 SHARPNESS, SHARPER, POINTS = 32.0, 8.0, 8
@@ -44,6 +45,9 @@ class Best:
     converged: Tensor
     upper_bound: Tensor
     relaxed: dict[str, Tensor]
+
+    def __repr__(self) -> str:
+        return outline(self)
 
 
 @dataclass(frozen=True)

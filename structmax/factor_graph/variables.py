@@ -11,6 +11,9 @@ from torch import Tensor
 
 from structmax import check
 
+# How many literals are written out.
+SHOWN = 4
+
 
 @dataclass(frozen=True, eq=False)
 class Variables:
@@ -39,9 +42,15 @@ class Variables:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise ValueError(f"`name` should be a word, the key of the scores, but is {self.name!r}.")
+        if isinstance(self.shape, int):
+            raise TypeError(f"`shape` should be a tuple of sizes, but is {self.shape}. Try ({self.shape},).")
         for size in self.shape:
-            check.whole("shape", size, 1)
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ValueError(f"`shape` should hold whole numbers ≥ 1, but holds {size!r}.")
         object.__setattr__(self, "shape", tuple(self.shape))
+
+    def __repr__(self) -> str:
+        return f"Variables({self.name!r}, {self.shape}{', free=True' if self.free else ''})"
 
     @property
     def size(self) -> int:
@@ -71,6 +80,13 @@ class Literals:
     index: Tensor
     negated: bool = False
 
+    def __repr__(self) -> str:
+        """The first of them as one would index them, and how many there are."""
+        places = [entry(index, self.of.shape) for index in self.index.flatten()[:SHOWN].tolist()]
+        sign, count = "~" if self.negated else "", self.index.numel()
+        each = [f"{sign}{self.of.name}{list(place) if place else ''}" for place in places]
+        return ", ".join(each) + (f", … ({count} of {self.of.name})" if count > SHOWN else "")
+
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.index.shape)
@@ -79,7 +95,7 @@ class Literals:
         try:
             return Literals(self.of, self.index[index], self.negated)
         except (IndexError, TypeError) as error:
-            raise IndexError(f"`{self.of.name}` of shape {self.shape} has no [{index}]: {error}") from error
+            raise IndexError(f"`{self.of.name}` of shape {self.shape} has no [{index}]: {error}.") from error
 
     def __invert__(self) -> Literals:
         if self.of.free:
@@ -95,7 +111,8 @@ def literals(what: Variables | Literals) -> Literals:
     if isinstance(what, Literals):
         return what
     if not isinstance(what, Variables):
-        raise TypeError(f"a factor should be over Variables or slices of them, but got a {type(what).__name__}.")
+        hint = " Try Xor(*slices) for a list of them." if isinstance(what, list | tuple) else ""
+        raise TypeError(f"a factor should be over Variables or slices of them, but got {check.called(what)}.{hint}")
     return Literals(what, torch.arange(what.size).reshape(what.shape))
 
 

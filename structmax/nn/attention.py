@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from structmax import check
 from structmax.nn.mappings import named
+from structmax.outline import outline
 
 
 class Attended(NamedTuple):
@@ -19,6 +20,9 @@ class Attended(NamedTuple):
     output: Tensor
     # (…, heads, Q, K)
     weights: Tensor
+
+    def __repr__(self) -> str:
+        return outline(self)
 
 
 class AbstractAttention(nn.Module, ABC):

@@ -55,6 +55,9 @@ class Biaffine(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.reset_parameters()
 
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}, labels={self.labels}"
+
     def reset_parameters(self) -> None:
         """Draws the matrices such that scores begin with about the size of the hidden features."""
         self.project.reset_parameters()

@@ -42,6 +42,9 @@ class BinaryTreeLSTM(nn.Module):
             # The forget gate starts open.
             self.pair.bias[hidden_size : 3 * hidden_size] = 1.0
 
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}"
+
     def leaves(self, inputs: Tensor) -> State:
         """The states of single leaves, from inputs (…, D)."""
         # In the precision of the parameters, whatever autocast makes of them.

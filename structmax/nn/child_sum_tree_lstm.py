@@ -67,6 +67,9 @@ class ChildSumTreeLSTM(nn.Module):
             # The forget gate starts open.
             self.input.bias[3 * hidden_size :] = 1.0
 
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}"
+
     def forward(self, words: Tensor, tree: Tensor) -> Tensor:
         """The states of all nodes.
 

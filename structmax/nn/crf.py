@@ -13,6 +13,7 @@ from structmax.half import narrow, widened
 from structmax.omega.base import AbstractOmega
 from structmax.omega.smooth import Entropy, Smooth
 from structmax.omega.zero import Zero
+from structmax.outline import outline
 from structmax.problem import Problem
 from structmax.questions.argmax import argmax
 from structmax.questions.sample import sample
@@ -30,6 +31,9 @@ class BestTags(NamedTuple):
 
     tags: Tensor
     log_probs: Tensor
+
+    def __repr__(self) -> str:
+        return outline(self)
 
 
 class CRF(nn.Module):
@@ -108,7 +112,8 @@ class CRF(nn.Module):
 
     def extra_repr(self) -> str:
         given = f"num_tags={self.num_tags}, batch_first={self.batch_first}, ignore_index={self.ignore_index}"
-        return given if self.omega == ENTROPY else f"{given}, omega={self.omega}"
+        constrained = "" if self.pairwise_constraints is None else ", constrained"
+        return given + constrained + ("" if self.omega == ENTROPY else f", omega={self.omega}")
 
     def forward(self, emissions: Tensor, tags: Tensor, mask: Tensor | None = None, reduction: str = "sum") -> Tensor:
         """The log-likelihood of tags, or minus the Fenchel-Young loss of another Ω; a sequence without steps has 0.

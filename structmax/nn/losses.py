@@ -23,7 +23,8 @@ class Loss(nn.Module):
         return type(self).function(scores, target, weight=self.weight, **self.settings)
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
+        weight = [] if self.weight is None else [f"weight={tuple(self.weight.shape)}"]
+        return ", ".join([*(f"{name}={value!r}" for name, value in self.settings.items()), *weight])
 
 
 class SparsemaxLoss(Loss):

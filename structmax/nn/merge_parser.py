@@ -16,6 +16,7 @@ from structmax.incremental import Chooser
 from structmax.nn.binary_tree_lstm import BinaryTreeLSTM
 from structmax.nn.leaves import count_leaves
 from structmax.nn.tree_cell import State, liking
+from structmax.outline import outline
 
 
 class Derivation(NamedTuple):
@@ -30,12 +31,18 @@ class Derivation(NamedTuple):
     # (…, N − 1): the leaf behind which a pair was merged; −1 when all was done
     chosen: Tensor
 
+    def __repr__(self) -> str:
+        return outline(self)
+
 
 class Steps(NamedTuple):
     """Of each step, (…, N − 1): log p of what was chosen, and the entropy of the choice; 0 when all was done."""
 
     log_probs: Tensor
     entropies: Tensor
+
+    def __repr__(self) -> str:
+        return outline(self)
 
 
 class MergeParser(nn.Module):

@@ -11,6 +11,7 @@ from structmax.incremental import Chooser
 from structmax.nn.binary_tree_lstm import BinaryTreeLSTM
 from structmax.nn.leaves import count_leaves
 from structmax.nn.tree_cell import State, liking
+from structmax.outline import outline
 
 
 class Pyramid(NamedTuple):
@@ -18,6 +19,9 @@ class Pyramid(NamedTuple):
 
     root: Tensor
     spans: Tensor
+
+    def __repr__(self) -> str:
+        return outline(self)
 
 
 class PyramidTreeLSTM(nn.Module):

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from structmax import check
 from structmax.applications.sinkhorn import sinkhorn
+from structmax.nn.attention import AbstractAttention
 from structmax.nn.structured_attention import Pairs, StructuredAttention
 from structmax.structures.matching import Matching
 
@@ -37,6 +38,10 @@ class SinkhornAttention(StructuredAttention):
         check.positive("temperature", temperature)
         answer = functools.partial(_soft_matching, temperature=temperature)
         super().__init__(size, Pairs(Matching), answer, heads, dropout=dropout)
+        self.temperature = temperature
+
+    def extra_repr(self) -> str:
+        return f"{AbstractAttention.extra_repr(self)}, temperature={self.temperature}"
 
 
 def _soft_matching(scores: Tensor, matching: Matching, temperature: float) -> Tensor:

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from structmax.applications.soft_dtw import Cost, soft_dtw, soft_dtw_divergence, squared_distance
 from structmax.losses.fenchel_young import reduce
 from structmax.omega.smooth import Smooth
+from structmax.outline import name_of
 
 
 class SoftDTWLoss(nn.Module):
@@ -70,4 +71,5 @@ class SoftDTWLoss(nn.Module):
 
     def extra_repr(self) -> str:
         smoothing = f"temperature={self.temperature}" if self.omega is None else f"omega={self.omega}"
-        return f"{smoothing}, normalise={self.normalise}, band={self.band}, reduction={self.reduction!r}"
+        cost = "" if self.cost is squared_distance else f", cost={name_of(self.cost)}"
+        return f"{smoothing}, normalise={self.normalise}, band={self.band}{cost}, reduction={self.reduction!r}"

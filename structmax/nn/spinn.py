@@ -20,6 +20,7 @@ from structmax import check
 from structmax.incremental import Chooser, Policy, Transitions, greedy
 from structmax.nn.first_order import first_order
 from structmax.nn.leaves import count_leaves
+from structmax.outline import outline
 from structmax.structures.shift_reduce import REDUCE, SHIFT
 
 
@@ -32,6 +33,9 @@ class Built(NamedTuple):
     scores: Tensor
     # (…, 2N − 1, 2), parts of `ShiftReduce`
     actions: Tensor
+
+    def __repr__(self) -> str:
+        return outline(self)
 
 
 class Spinn(nn.Module):

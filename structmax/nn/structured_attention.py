@@ -17,6 +17,7 @@ from structmax import check
 from structmax.contract import AbstractStructure, Scores
 from structmax.estimators.surrogate import AbstractSurrogate, surrogate
 from structmax.nn.attention import AbstractAttention, Attended
+from structmax.outline import name_of
 from structmax.questions.log_partition import marginals
 from structmax.structures.linear_chain import LinearChain
 
@@ -48,9 +49,9 @@ class Pairs(AbstractLayout):
         >>> import structmax
         >>> structmax.nn.StructuredAttention(16, structmax.nn.Pairs(structmax.Matching), structmax.sparse_marginals)
         StructuredAttention(
-          16, heads=1
+          16, heads=1, answer=sparse_marginals
           (out_proj): Linear(in_features=16, out_features=16, bias=True)
-          (layout): Pairs()
+          (layout): Pairs(Matching)
         )
     """
 
@@ -58,6 +59,9 @@ class Pairs(AbstractLayout):
         super().__init__()
         _check_function(structure)
         self.structure = structure
+
+    def extra_repr(self) -> str:
+        return name_of(self.structure)
 
     def keys(self, key: Tensor) -> Tensor:
         return key
@@ -125,6 +129,9 @@ class Steps(AbstractLayout):
         self.steps = nn.Parameter(torch.zeros(2 * reach + 1))
         self.ends = nn.Parameter(torch.zeros(2))
 
+    def extra_repr(self) -> str:
+        return f"reach={self.reach}"
+
     def keys(self, key: Tensor) -> Tensor:
         return key
 
@@ -166,6 +173,9 @@ class Trees(AbstractLayout):
         _check_function(structure)
         self.structure = structure
         self.root = nn.Parameter(torch.randn(size) * size**-0.5)
+
+    def extra_repr(self) -> str:
+        return f"{len(self.root)}, {name_of(self.structure)}"
 
     def keys(self, key: Tensor) -> Tensor:
         if len(self.root) != key.shape[-1]:
@@ -245,6 +255,9 @@ class StructuredAttention(AbstractAttention):
             raise TypeError(f"`answer` should be a question or an estimator, but is a class. Try {answer.__name__}().")
         self.layout = layout
         self.answer = answer
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, answer={name_of(self.answer)}"
 
     def forward(
         self,

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from structmax.nn.first_order import first_order
+from structmax.outline import outline
 
 
 class State(NamedTuple):
@@ -21,6 +22,9 @@ class State(NamedTuple):
 
     h: Tensor
     c: Tensor
+
+    def __repr__(self) -> str:
+        return outline(self)
 
 
 def liking(query: Tensor, states: State) -> Tensor:

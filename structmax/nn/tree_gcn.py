@@ -49,6 +49,9 @@ class TreeGCN(nn.Module):
         self.messages = nn.ModuleList(nn.Linear(size, 3 * size) for _ in range(layers))
         self.gates = nn.ModuleList(nn.Linear(size, 3) for _ in range(layers)) if gated else None
 
+    def extra_repr(self) -> str:
+        return f"{self.size}, layers={len(self.messages)}, gated={self.gates is not None}"
+
     def forward(self, words: Tensor, arcs: Tensor) -> Tensor:
         """The states of all nodes.
 

@@ -11,7 +11,7 @@ from structmax.problem import Problem
 
 
 class AbstractOmega(ABC):
-    """A convex function Ω on conv(Y), defined by the maximum it gives:
+    """A convex function Ω on conv(Y), defined by the maximum it gives.
 
         value(θ) = max over μ in conv(Y) of ⟨θ, μ⟩ − Ω(μ)          point(θ) = ∇value(θ), the μ that attains it
 

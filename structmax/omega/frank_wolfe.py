@@ -80,7 +80,16 @@ class ConditionalGradient(AbstractSolver):
 
 @dataclass(frozen=True)
 class FrankWolfe(ConditionalGradient):
-    """Straight towards the best structure. The gap falls as slowly as 1/iterations."""
+    """Straight towards the best structure. The gap falls as slowly as 1/iterations.
+
+    Examples:
+        >>> import torch, structmax
+        >>> x = torch.tensor([[2.0, 1.5], [1.0, 0.8]])
+        >>> solver = structmax.omega.FrankWolfe()
+        >>> structmax.sparsemap(x, structmax.Matching(), solver=solver).marginals
+        tensor([[0.5750, 0.4250],
+                [0.4250, 0.5750]])
+    """
 
     def direction(self, weights: Tensor, best: Tensor, worst: Tensor, gains: Tensor) -> tuple[Tensor, Tensor]:
         return best - weights, torch.ones_like(weights[:, 0])
@@ -88,7 +97,16 @@ class FrankWolfe(ConditionalGradient):
 
 @dataclass(frozen=True)
 class AwaySteps(ConditionalGradient):
-    """Towards the best structure, or away from the worst of the support, whichever gains more. Linear convergence."""
+    """Towards the best structure, or away from the worst of the support, whichever gains more. Linear convergence.
+
+    Examples:
+        >>> import torch, structmax
+        >>> x = torch.tensor([[2.0, 1.5], [1.0, 0.8]])
+        >>> solver = structmax.omega.AwaySteps()
+        >>> structmax.sparsemap(x, structmax.Matching(), solver=solver).marginals
+        tensor([[0.5750, 0.4250],
+                [0.4250, 0.5750]])
+    """
 
     def direction(self, weights: Tensor, best: Tensor, worst: Tensor, gains: Tensor) -> tuple[Tensor, Tensor]:
         towards, away = best - weights, weights - worst
@@ -100,7 +118,16 @@ class AwaySteps(ConditionalGradient):
 
 @dataclass(frozen=True)
 class PairwiseSteps(ConditionalGradient):
-    """Moves weight from the worst structure of the support to the best of all."""
+    """Moves weight from the worst structure of the support to the best of all.
+
+    Examples:
+        >>> import torch, structmax
+        >>> x = torch.tensor([[2.0, 1.5], [1.0, 0.8]])
+        >>> solver = structmax.omega.PairwiseSteps()
+        >>> structmax.sparsemap(x, structmax.Matching(), solver=solver).marginals
+        tensor([[0.5750, 0.4250],
+                [0.4250, 0.5750]])
+    """
 
     def direction(self, weights: Tensor, best: Tensor, worst: Tensor, gains: Tensor) -> tuple[Tensor, Tensor]:
         return best - worst, (weights * worst).sum(1)

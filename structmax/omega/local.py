@@ -48,8 +48,12 @@ class Local(Smooth):
 
 @dataclass(frozen=True)
 class LocalL2(Local):
-    """temperature/2 (‖p‖² − 1) in every maximum of the recursion: the walk takes each edge with its sparsemax
-    probability, many with probability 0.
+    """temperature/2 (‖p‖² − 1) in every maximum of the recursion: a sparsemax at every step.
+
+    The walk takes each edge with its sparsemax probability, many with probability 0.
+
+    Args:
+        temperature: a number > 0; the smoothed maximum tends to the maximum as it falls.
 
     Examples:
         >>> import torch, structmax
@@ -65,8 +69,13 @@ class LocalL2(Local):
 
 @dataclass(frozen=True)
 class LocalTsallis(Local):
-    """temperature Σ (p^α − p) / (α(α−1)) in every maximum of the recursion: the walk takes each edge with its entmax
-    probability. α = 1 is `Entropy`, 2 is `LocalL2`.
+    """temperature Σ (p^α − p) / (α(α−1)) in every maximum of the recursion: an entmax at every step.
+
+    The walk takes each edge with its entmax probability. α = 1 is `Entropy`, 2 is `LocalL2`.
+
+    Args:
+        alpha: a number ≥ 1; the higher, the sparser.
+        temperature: a number > 0; the smoothed maximum tends to the maximum as it falls.
 
     Examples:
         >>> import torch, structmax

@@ -76,7 +76,16 @@ class AbstractSolver(ABC):
 
 @dataclass(frozen=True)
 class ActiveSet(AbstractSolver):
-    """Wolfe's method of the nearest point: adds the best structure, then finds the support's weights. Exact, finite."""
+    """Wolfe's method of the nearest point: adds the best structure, then finds the support's weights. Exact, finite.
+
+    Examples:
+        >>> import torch, structmax
+        >>> x = torch.tensor([[2.0, 1.5], [1.0, 0.8]])
+        >>> solver = structmax.omega.ActiveSet()
+        >>> structmax.sparsemap(x, structmax.Matching(), solver=solver).marginals
+        tensor([[0.5750, 0.4250],
+                [0.4250, 0.5750]])
+    """
 
     def solve(self, problem: Problem, start: Tensor, regularised: Tensor, max_iter: int, tol: float) -> Solution:
         everywhere = regularised.expand(len(start), -1)

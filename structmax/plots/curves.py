@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from structmax.plots import series
 
+__all__ = ["draw"]
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -14,12 +16,16 @@ INK, QUIET, PALE = "#222222", "#8A8A8A", "#E4E4E4"
 COLUMNS = 3
 
 
-def draw(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+def draw(runs: Mapping[str, Sequence[Mapping[str, Any]]], settings: Mapping[str, str] | None = None) -> Figure:
     """Learning curves: a panel for each metric, a colour for each run; training is dashed, all else solid.
+
+    Runs after the tenth are grey.
 
     Args:
         runs: the rows of each run's `metrics.jsonl`, by the run's name. Keys are "split/metric", or "step", "epoch"
             and "seconds"; a row may leave some out.
+        settings: of each run, if runs of a setting should be drawn as one line, the mean of these seeds, in a band
+            from their lowest to their highest.
 
     Returns:
         The figure.
@@ -34,7 +40,10 @@ def draw(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     from matplotlib.lines import Line2D
 
     metrics = series.by_metric(runs)
-    colours = {run: series.colour(i) for i, run in enumerate(runs)}
+    if settings is not None:
+        metrics = series.over_seeds(metrics, settings)
+    names = list(runs) if settings is None else list(dict.fromkeys(settings.values()))
+    colours = {name: series.colour(i) for i, name in enumerate(names)}
     columns = max(1, min(COLUMNS, len(metrics)))
     height = max(1, -(-len(metrics) // columns))
     figure = Figure(figsize=(4.2 * columns, 2.9 * height + 0.4), layout="constrained")
@@ -47,7 +56,10 @@ def draw(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
             style = "--" if line.split == "train" else "-"
             # A lone point is no line, so it gets a dot.
             marker = "o" if len(line.at) == 1 else None
-            axes.plot(line.at, line.values, style, color=colours[line.run], marker=marker, markersize=4, linewidth=1.6)
+            colour = colours[line.run]
+            axes.plot(line.at, line.values, style, color=colour, marker=marker, markersize=4, linewidth=1.6)
+            if line.low and line.split != "train":
+                axes.fill_between(line.at, line.low, line.high, color=colour, alpha=0.14, linewidth=0)
         axes.set_title(_plain(metric), color=INK, fontsize=10.5, loc="left", parse_math=False)
         axes.set_xlabel(series.axis(runs), color=QUIET, fontsize=9)
         axes.spines[["top", "right"]].set_visible(False)
@@ -57,9 +69,13 @@ def draw(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     for axes in panels[len(metrics) :]:
         axes.remove()
     splits = {line.split: None for lines in metrics.values() for line in lines if line.split}
-    shown = [Line2D([], [], color=colour, linewidth=2.4) for colour in colours.values()]
+    others = len(colours) - len(series.COLOURS)
+    entries = dict(list(colours.items())[: len(series.COLOURS)]) | (
+        {f"{others} others": series.REST} if others > 0 else {}
+    )
+    shown = [Line2D([], [], color=colour, linewidth=2.4) for colour in entries.values()]
     shown += [Line2D([], [], color=INK, linestyle="--" if split == "train" else "-") for split in splits]
-    names = [*colours, *splits]
+    names = [*entries, *splits]
     places = [str(place) for place in range(len(names))]
     legend = figure.legend(
         shown, places, loc="outside lower center", ncols=min(4, len(shown)), frameon=False, fontsize=9

@@ -1,4 +1,4 @@
-"""Heat maps of weights: alignments, attention, marginals. A cell that is exactly zero stays empty."""
+"""Heat maps of weights: alignments, attention, marginals, confusions. A cell that is exactly zero stays empty."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from structmax.plots import svg
 
 # Cells shrink from LARGE to SMALL as the map grows, so that it is about WIDE pixels wide.
 LARGE, SMALL, WIDE = 26.0, 7.0, 640.0
+# At most this many columns, and cells, have numbers in them.
+COLUMNS, CELLS = 12, 144
+# The darkest ink of a cell: a number in the colour of the text is legible on the second, on light and on dark pages.
+PLAIN, WRITTEN = 1.0, 0.55
 # Cells under this height have no room for a name, so that only some rows and columns are named.
 LEGIBLE = 14.0
 
@@ -24,7 +28,9 @@ def draw(drawing: dict[str, Any]) -> svg.Sketch:
             f"`weights` should have rows of one length, but they have {sorted({len(row) for row in weights})}. "
             "Pad short rows with 0."
         )
-    cell = float(drawing.get("cell") or max(SMALL, min(LARGE, WIDE / max(wide, 1))))
+    numbers = [] if drawing.get("cell") or wide > COLUMNS or wide * len(weights) > CELLS else _numbers(weights)
+    widest = max((svg.text_width(number, svg.SMALL) for row in numbers for number in row), default=0.0)
+    cell = float(drawing.get("cell") or max(SMALL, min(LARGE, WIDE / max(wide, 1)), widest + 8))
     left = max((svg.text_width(name, svg.SMALL) for name in rows), default=0.0) + 8
     # Names of columns stand upright where one is wider than its column.
     longest = max((svg.text_width(name, svg.SMALL) for name in columns), default=0.0)
@@ -46,10 +52,13 @@ def draw(drawing: dict[str, Any]) -> svg.Sketch:
     for i, row in enumerate(weights):
         for j, weight in enumerate(row):
             if weight:
-                kind, strength = _ink(weight, largest)
+                kind, strength = _ink(weight, largest, WRITTEN if numbers else PLAIN)
                 hint = f"{rows[i]} · {columns[j]}: {svg.number(weight)}"
                 place = left + j * cell + 0.5, top + i * cell + 0.5, cell - 1, cell - 1
                 body += svg.rectangle(*place, kind, hint, strength)
+                if numbers:
+                    middle = left + (j + 0.5) * cell, top + (i + 0.5) * cell + 4
+                    body += svg.text(*middle, numbers[i][j], "number")
     for i, j in drawing.get("gold") or ():
         if not (0 <= i < len(weights) and 0 <= j < wide):
             raise ValueError(
@@ -60,11 +69,39 @@ def draw(drawing: dict[str, Any]) -> svg.Sketch:
     return svg.Sketch(left + wide * cell + 8, top + len(weights) * cell + 8, body)
 
 
-def _ink(weight: float, largest: float) -> tuple[str, float]:
+def keys(drawing: dict[str, Any]) -> list[str]:
+    """What the cells of this drawing show."""
+    weights = [weight or 0.0 for row in drawing["weights"] for weight in row]
+    found = ["Cells: the stronger the colour, the larger the weight; empty cells are exactly 0."]
+    found += ["Orange cells: weights below 0."] if any(weight < 0 for weight in weights) else []
+    return found + (["Framed cells: those that should have the weight."] if drawing.get("gold") else [])
+
+
+def _numbers(weights: list[list[float]]) -> list[list[str]]:
+    """Whole numbers as they are, others in two digits after the point; those below 1 without their zero.
+
+    What is not 0 is not written as 0.
+    """
+    finite = [weight for row in weights for weight in row if math.isfinite(weight)]
+    form = ",.0f" if all(weight.is_integer() for weight in finite) else ".2f"
+    largest = max(map(abs, finite), default=0.0)
+    if largest >= 1e6:
+        form = ".2g"
+
+    def written(weight: float) -> str:
+        shown = format(weight, form) if math.isfinite(weight) else "–"
+        if form == ".2f" and 0 < abs(weight) < 0.005:
+            return "<.01" if weight > 0 else ">-.01"
+        return shown.replace("0.", ".", 1) if form == ".2f" and abs(weight) < 0.995 else shown
+
+    return [[written(weight) for weight in row] for row in weights]
+
+
+def _ink(weight: float, largest: float, strongest: float) -> tuple[str, float]:
     if not math.isfinite(weight):
         return "cell void", 1.0
     # Never so faint that it could be taken for a zero.
-    return "cell" if weight > 0 else "cell negative", 0.08 + 0.92 * abs(weight) / largest
+    return "cell" if weight > 0 else "cell negative", 0.08 + (strongest - 0.08) * abs(weight) / largest
 
 
 def names(given: list[Any] | None, count: int, argument: str, whose: str) -> list[str]:

@@ -8,6 +8,7 @@ for (const chart of document.querySelectorAll("svg.curves")) {
     split: path.dataset.split,
     points: JSON.parse(path.dataset.points),
   }));
+  const shapes = [...chart.querySelectorAll(".curve, .band")];
   const runs = new Set(curves.map((curve) => curve.run));
   const told = document.createElement("div");
   told.className = "told";
@@ -20,7 +21,7 @@ for (const chart of document.querySelectorAll("svg.curves")) {
   const clear = () => {
     told.hidden = true;
     for (const dot of chart.querySelectorAll(".pointer")) dot.remove();
-    for (const { path } of curves) path.classList.remove("dimmed");
+    for (const shape of shapes) shape.classList.remove("dimmed", "raised");
   };
 
   chart.addEventListener("pointermove", (event) => {
@@ -32,8 +33,8 @@ for (const chart of document.querySelectorAll("svg.curves")) {
     const [x, , at, , run] = chosen;
     const lines = runs.size > 1 ? [run] : [];
     lines.push(`${chart.dataset.along} ${at}`);
+    for (const shape of shapes) shape.classList.add(shape.dataset.run === run ? "raised" : "dimmed");
     for (const curve of curves) {
-      curve.path.classList.toggle("dimmed", curve.run !== run);
       const point = curve.run === run && nearest(curve.points, (other) => Math.abs(other[0] - x));
       if (!point || Math.abs(point[0] - x) > 0.5) continue;
       lines.push(`${curve.split || "value"} ${point[3]}`);
@@ -54,8 +55,11 @@ for (const chart of document.querySelectorAll("svg.curves")) {
 // A setting in the legend brings its runs forward in all charts.
 for (const setting of document.querySelectorAll(".legend .setting")) {
   const dim = (active) => {
-    for (const path of document.querySelectorAll(".curve"))
-      path.classList.toggle("dimmed", active && path.dataset.setting !== setting.textContent);
+    for (const shape of document.querySelectorAll(".curve, .band")) {
+      const isChosen = shape.dataset.setting === setting.textContent;
+      shape.classList.toggle("raised", active && isChosen);
+      shape.classList.toggle("dimmed", active && !isChosen);
+    }
   };
   setting.addEventListener("pointerenter", () => dim(true));
   setting.addEventListener("pointerleave", () => dim(false));

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,17 @@ def glossary(meanings: Mapping[str, str]) -> str:
     return f'<dl class="glossary">{"".join(lines)}</dl>' if meanings else ""
 
 
+def keys(lines: Iterable[str]) -> str:
+    """What marks and colours mean, a sentence each."""
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f'<ul class="keys">{items}</ul>' if items else ""
+
+
+def command(words: str) -> str:
+    """A command line as one would type it."""
+    return f'<pre class="command"><code>{escape(words)}</code></pre>' if words else ""
+
+
 def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]], sortable: bool = False) -> str:
     top = "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)
     lines = ""
@@ -115,10 +126,11 @@ def figure(title: str, picture: str, note: str = "") -> str:
     return f'<figure><figcaption>{escape(title)}</figcaption><div class="wide">{picture}</div>{caption}</figure>'
 
 
-def legend(settings: Mapping[str, str], splits: Sequence[str]) -> str:
-    """Which colour is which setting; which stroke which split."""
+def legend(settings: Mapping[str, str], splits: Sequence[str], notes: Iterable[str]) -> str:
+    """Which colour is which setting; which stroke which split; what else there is to see."""
     shown = "".join(
         f'<li class="setting"><i style="--colour:{colour}"></i>{escape(name)}</li>' for name, colour in settings.items()
     )
     shown += "".join(f'<li><i class="{escape(split)}"></i>{escape(split)}</li>' for split in splits)
+    shown += "".join(f"<li>{escape(note)}</li>" for note in notes)
     return f'<ul class="legend">{shown}</ul>'

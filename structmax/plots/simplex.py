@@ -11,6 +11,8 @@ from torch import Tensor
 
 import structmax
 
+__all__ = ["bars", "mappings_1d", "triangle"]
+
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes

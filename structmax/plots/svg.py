@@ -51,6 +51,20 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if 1e3 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
+def shortened(words: str, width: float, size: float = SMALL) -> str:
+    """Monospaced words that fit into so many pixels: of longer ones the beginning and the end.
+
+    Examples:
+        >>> from structmax.plots import svg
+        >>> svg.shortened("a very long name", 80.0)
+        'a very…name'
+    """
+    room = int(width / (LETTER * size))
+    if text_width(words, size) <= width:
+        return words
+    return f"{words[: room - 1 - room // 3].rstrip()}…{words[len(words) - room // 3 :].lstrip()}"
+
+
 def text(x: float, y: float, words: object, kind: str, anchor: str = "middle") -> str:
     """Words whose baseline is at y and whose start, middle or end is at x."""
     return f'<text class="{kind}" x="{pixels(x)}" y="{pixels(y)}" text-anchor="{anchor}">{escape(words)}</text>'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,16 +59,28 @@ def layout(tokens: Sequence[str], spans: Iterable[Sequence[int]]) -> list[Node]:
 
 
 def draw(drawing: dict[str, Any]) -> svg.Sketch:
-    """All trees of a drawing: in a row if they fit, else in a column. Spans the first has not are marked wrong."""
+    """All trees of a drawing: in a row if they fit, else in a column, with wrong spans marked."""
     tokens, trees = [str(token) for token in drawing["tokens"]], drawing["trees"]
-    known = {tuple(span) for spans in list(trees.values())[:1] for span in spans}
     nodes = {name: layout(tokens, spans) for name, spans in trees.items()}
+    wrong = _wrong(nodes, drawing.get("brackets"))
     heights = {name: max((node.level for node in tree), default=0) for name, tree in nodes.items()}
     if len(trees) * (_width(tokens) + GUTTER) - GUTTER > ROW:
-        return svg.above([_draw(name, tokens, nodes[name], known, heights[name]) for name in trees], GUTTER / 2)
+        return svg.above([_draw(name, tokens, nodes[name], wrong, heights[name]) for name in trees], GUTTER / 2)
     # Side by side, all tokens stand on one line.
     highest = max(heights.values(), default=0)
-    return svg.beside([_draw(name, tokens, nodes[name], known, highest) for name in trees], GUTTER)
+    return svg.beside([_draw(name, tokens, nodes[name], wrong, highest) for name in trees], GUTTER)
+
+
+def _wrong(trees: Mapping[str, list[Node]], brackets: Sequence[Sequence[int]] | None) -> set[tuple[int, int]]:
+    """Spans the first tree has not; or, given the brackets of every right tree, those that cross one of them."""
+    spans = {(node.first, node.last) for nodes in trees.values() for node in nodes}
+    if brackets is None:
+        return spans - {(node.first, node.last) for nodes in list(trees.values())[:1] for node in nodes}
+    return {
+        (first, last)
+        for first, last in spans
+        if any(first < start <= last < end or start < first <= end < last for start, end in brackets)
+    }
 
 
 def _width(tokens: Sequence[str]) -> float:
@@ -84,7 +96,7 @@ def _centres(tokens: Sequence[str]) -> list[float]:
     return centres
 
 
-def _draw(name: str, tokens: Sequence[str], nodes: list[Node], known: set[tuple[int, ...]], levels: int) -> svg.Sketch:
+def _draw(name: str, tokens: Sequence[str], nodes: list[Node], wrong: set[tuple[int, int]], levels: int) -> svg.Sketch:
     step = max(LOWEST, min(HIGHEST, TALLEST / max(levels, 1)))
     ground = 32.0 + levels * step
 
@@ -93,10 +105,10 @@ def _draw(name: str, tokens: Sequence[str], nodes: list[Node], known: set[tuple[
 
     edges, dots = "", ""
     for node in nodes[len(tokens) :]:
-        wrong = "" if (node.first, node.last) in known else " wrong"
-        edges += "".join(_edge(node.x, y(node), child.x, y(child), f"edge{wrong}") for child in node.children)
+        mark = " wrong" if (node.first, node.last) in wrong else ""
+        edges += "".join(_edge(node.x, y(node), child.x, y(child), f"edge{mark}") for child in node.children)
         covered = " ".join(tokens[node.first : node.last + 1])
-        dots += svg.circle(node.x, y(node), 3.0, f"node{wrong}", f"{node.first}–{node.last}: {covered}")
+        dots += svg.circle(node.x, y(node), 3.0, f"node{mark}", f"{node.first}–{node.last}: {covered}")
     leaves = "".join(svg.text(leaf.x, ground + 16, token, "token") for leaf, token in zip(nodes, tokens, strict=False))
     body = svg.text(0, 12, name, "name", "start") + edges + dots + leaves
     return svg.Sketch(max(svg.text_width(name), _width(tokens)), ground + 24, body)

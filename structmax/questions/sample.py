@@ -10,6 +10,7 @@ from torch import Tensor
 from structmax import backends, check
 from structmax.contract import AbstractStructure, Scores
 from structmax.discrete import discrete
+from structmax.outline import outline
 from structmax.parts import Tensors
 from structmax.problem import Problem
 
@@ -52,6 +53,9 @@ class Drawn(NamedTuple):
 
     parts: Any
     log_probs: Tensor
+
+    def __repr__(self) -> str:
+        return outline(self)
 
 
 def sample_without_replacement(

@@ -13,6 +13,7 @@ from structmax.backends import Refusal
 from structmax.contract import AbstractStructure, Scores
 from structmax.half import cast, widened
 from structmax.omega.base import AbstractOmega, point_of, value_of
+from structmax.outline import outline
 from structmax.parts import Tensors, scaled
 from structmax.problem import Problem
 from structmax.questions.sample import draw
@@ -202,6 +203,9 @@ class MostProbable(NamedTuple):
 
     parts: Any
     log_probs: Tensor
+
+    def __repr__(self) -> str:
+        return outline(self)
 
 
 class BestWalks(Function):

@@ -13,6 +13,7 @@ from structmax.contract import AbstractRelaxation, AbstractStructure, Scores
 from structmax.numerics.active_set import lists_of
 from structmax.omega.relaxed import Point
 from structmax.omega.squared_norm import AbstractSolver, ActiveSet, SquaredNorm, Support
+from structmax.outline import outline
 from structmax.parts import flat, unflat
 from structmax.problem import Problem
 
@@ -36,6 +37,9 @@ class SparseMAP:
     structure: AbstractStructure = field(repr=False)
     # (batch, K, L): the parts of each structure in the flat vector of an instance, in the order of the probabilities
     lists: Tensor = field(repr=False)
+
+    def __repr__(self) -> str:
+        return outline(self)
 
     @property
     def parts(self) -> Any:
@@ -68,6 +72,9 @@ class Relaxed:
     primal_residual: Tensor
     # the largest change of a variable in the last step, times the penalty
     dual_residual: Tensor
+
+    def __repr__(self) -> str:
+        return outline(self)
 
 
 def members_of(lists: Tensor, like: Sequence[Tensor]) -> Tensor:

@@ -9,6 +9,7 @@ from structmax import check
 from structmax.autograd import rule
 from structmax.contract import AbstractStructure, Scores
 from structmax.half import widened
+from structmax.outline import outline
 from structmax.parts import Tensors, countable, inner, scaled
 from structmax.problem import Problem
 
@@ -18,6 +19,9 @@ class TopK(NamedTuple):
 
     parts: Any
     values: Tensor
+
+    def __repr__(self) -> str:
+        return outline(self)
 
 
 class Best(Function):

@@ -14,6 +14,7 @@ from torch import Tensor
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
 from structmax.mappings.entmax import sparsemax
+from structmax.outline import outline
 from structmax.parts import scaled
 from structmax.problem import Problem
 from structmax.questions.topk import best
@@ -30,6 +31,9 @@ class TopKSparseMAP(NamedTuple):
     probabilities: Tensor
     # the batch shape: whether more structures would have changed nothing
     exact: Tensor
+
+    def __repr__(self) -> str:
+        return outline(self)
 
 
 def topk_sparsemap(

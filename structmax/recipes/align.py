@@ -21,12 +21,13 @@ from torch import Tensor
 
 from structmax import omega
 from structmax.recipes.data import series, text
+from structmax.recipes.data.held_out import TEST_SEED, VALID_SEED, training_seed
 from structmax.recipes.data.series import Series
 from structmax.recipes.models.warping import CELLS, Forecaster, Nearest, Warping, learnt_band, means, warped
 from structmax.training import RunError, Settings, Task, option
 
-# seeds of data that no run trains on, and how many series they are
-VALID_SEED, TEST_SEED, HELD_OUT = 1_000_001, 1_000_002, 200
+# how many series are held out, for each of two splits
+HELD_OUT = 200
 # Alignments are drawn with at most so many points, of so many pixels: three stand side by side.
 DRAWN_POINTS, CELL = 40, 7
 # How many classes are drawn, or forecasts.
@@ -83,10 +84,8 @@ def splits(config: Config, device: torch.device) -> tuple[dict[str, Series], lis
     """Series to train on, to test and perhaps to validate with, and the names of the classes."""
     files = {"train": config.train_file, "valid": config.valid_file, "test": config.test_file}
     if not any(files.values()):
-        if config.seed in (VALID_SEED, TEST_SEED):
-            raise RunError(f"`seed` should not be {config.seed}: series to validate and to test with are made by it.")
         seeds = {
-            "train": (config.train_size, config.seed),
+            "train": (config.train_size, training_seed(config)),
             "valid": (HELD_OUT, VALID_SEED),
             "test": (HELD_OUT, TEST_SEED),
         }
@@ -128,6 +127,8 @@ class Recipe(Task[Config]):
     best = "fit"
     shown = ("loss",)
     meanings = {
+        "loss": "what training minimises: the distance from a series to the centre of its class, or from a forecast to "
+        "what came",
         "fit": "minus the mean distance from a series to the nearest centre or neighbour of its own class, 0 if none "
         "has one, or from a forecast to what came",
         "accuracy": "share of series whose nearest centre or neighbour is of their class",
@@ -137,6 +138,7 @@ class Recipe(Task[Config]):
         "percent of the whole, on average",
         "band": "number of points by which aligned points may lie apart, as learnt",
     }
+    lower = ("loss", "mse", "dtw", "warp_error")
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)

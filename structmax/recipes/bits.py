@@ -129,10 +129,12 @@ class Recipe(Task[Config]):
     best = "bound"
     shown = ("loss", "calls")
     meanings = {
+        "loss": "what training minimises: minus the bound, as the estimator computes it",
         "calls": "how often the decoder ran for an image",
         "bound": "the evidence lower bound of an image's log-likelihood, in nats",
         "bits_per_dim": "an upper bound of −log2 p(x) for each pixel, by importance samples",
     }
+    lower = ("loss", "bits_per_dim")
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)
@@ -156,16 +158,14 @@ class Recipe(Task[Config]):
     def evaluate(self, split: str) -> dict[str, float]:
         data, samples = self.held_out[split], self.config.importance_samples
         generator = torch.Generator(self.device).manual_seed(self.config.seed)
-        costs, calls, found = [], 0.0, []
+        tally, found = latent.Tally(), []
         for start in range(0, len(data), self.config.batch_size):
             batch = data.at(slice(start, start + self.config.batch_size))
-            cost, called = self.cost(batch, generator)
-            costs.append(cost)
-            calls += called * len(batch)
+            tally.add(*self.cost(batch, generator))
             if split == "test":
                 x, shades = batch.pixels.long(), batch.shades()
                 found.append(self.model.log_likelihood(x, shades, samples, generator))
-        metrics = {"bound": -torch.cat(costs).mean().item(), "calls": calls / len(data)}
+        metrics = {"bound": -tally.cost, "calls": tally.calls}
         if found:
             metrics["bits_per_dim"] = -torch.cat(found).mean().item() / (math.log(2) * data.pixels.shape[-1])
         return metrics

@@ -166,6 +166,7 @@ class Recipe(Task[Config]):
         "v_measure": "of clusters that hold points of one category alone, and of categories within one cluster alone: "
         "harmonic mean of both, whatever the names",
     }
+    higher = ("accuracy", "v_measure")
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)

@@ -20,6 +20,7 @@ import structmax
 from structmax import estimators, omega
 from structmax.recipes.data import conllu, scenes, semantic_graphs, sentiment, text, treebank
 from structmax.recipes.data.conllu import Sentence
+from structmax.recipes.data.held_out import TEST_SEED, VALID_SEED, training_seed
 from structmax.recipes.data.semantic_graphs import Batch, Corpus
 from structmax.recipes.models.parser import Parser
 from structmax.recipes.models.semantics import Classifier, EndTask, GraphParser, HeadWords
@@ -27,8 +28,8 @@ from structmax.recipes.models.words import Words
 from structmax.training import DataError, RunError, Settings, Task, option
 
 Method = Literal["pipeline", "straight_through", "structured_attention", "spigot", "sparsemap"]
-# seeds of data that no run trains on
-VALID_SEED, TEST_SEED, HELD_OUT = 1_000_001, 1_000_002, 500
+# number of generated sentences that no run trains on, for each of two splits
+HELD_OUT = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,11 +135,16 @@ class Recipe(Task[Config]):
     best = "score"
     shown = ("loss",)
     meanings = {
+        "loss": "what training minimises, on the treebank and on the task",
+        "tree_loss": "of the parser, on the trees of the treebank",
+        "task_loss": "of the task, on its own sentences",
         "score": "of semantic: F1 of the graph's labelled arcs; of sentiment: accuracy",
         "unlabelled": "F1 of the graph's arcs, whatever their labels",
         "beyond": "F1 of the graph's labelled arcs without those of the gold tree, whose heads are also in the tree",
         "uas": "share of words that have the treebank's head in the parser's best tree",
     }
+    higher = ("unlabelled", "beyond")
+    lower = ("loss", "tree_loss", "task_loss")
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)
@@ -301,18 +307,19 @@ class Data:
 
 def generated(config: Config) -> Data:
     """Sentences of `scenes`, none of them twice."""
-    counts = {"test": (HELD_OUT, TEST_SEED), "valid": (HELD_OUT, VALID_SEED), "train": (config.train_size, config.seed)}
+    seed = training_seed(config)
+    counts = {"test": (HELD_OUT, TEST_SEED), "valid": (HELD_OUT, VALID_SEED), "train": (config.train_size, seed)}
 
     def is_fitting(sentence: Sentence) -> bool:
         return config.task == "semantic" or scenes.is_good(sentence) is not None
 
     splits: dict[str, Split] = {}
-    for name, (count, seed) in counts.items():
+    for name, (count, own) in counts.items():
         known = [sentence for split in splits.values() for sentence in split.sentences]
-        sentences = scenes.generate(count, seed, known, is_fitting)
+        sentences = scenes.generate(count, own, known, is_fitting)
         splits[name] = Split(sentences, [int(bool(scenes.is_good(sentence))) for sentence in sentences])
     known = [sentence for name in ("test", "valid") for sentence in splits[name].sentences]
-    trees = scenes.generate(config.tree_size, config.seed + 1, known)
+    trees = scenes.generate(config.tree_size, seed + 1, known)
     return Data(splits, trees, {name: splits[name].sentences for name in ("valid", "test")})
 
 

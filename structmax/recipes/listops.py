@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import structmax
 from structmax.recipes.data import listops, text
+from structmax.recipes.data.held_out import TEST_SEED, VALID_SEED, training_seed
 from structmax.recipes.models import tree_encoders as encoders
 from structmax.training import Settings, Task, option
 
@@ -38,8 +39,6 @@ Name = Literal[
 ]
 Baseline = Literal["none", "running_mean", "leave_one_out", "self_critical", "learned"]
 TOKENS = len(listops.TOKENS)
-# seeds of data that no run trains on
-VALID_SEED, TEST_SEED = 1_000_001, 1_000_002
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,10 +109,13 @@ class Model(nn.Module):
 class Recipe(Task[Config]):
     model: Model
     meanings = {
+        "loss": "cross-entropy of the value, in nats",
+        "accuracy": "share of expressions whose value is right",
         "f1": "spans that a tree shares with the grammar's, which takes arguments from the left, of those that are "
         "neither a leaf nor the whole",
         "brackets": "of the brackets within others, those that a tree has as spans, however it takes arguments",
     }
+    higher = ("brackets",)
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)
@@ -124,7 +126,9 @@ class Recipe(Task[Config]):
             if config.test_file
             else listops.generate(2000, TEST_SEED, config.longest, without=[*given, *valid])
         )
-        train = given or listops.generate(config.train_size, config.seed, config.longest, without=[*valid, *test])
+        train = given or listops.generate(
+            config.train_size, training_seed(config), config.longest, without=[*valid, *test]
+        )
         self.train = listops.ListOps(train, device)
         self.held_out = {"valid": listops.ListOps(valid, device), "test": listops.ListOps(test, device)}
         self.model = Model(config).to(device)
@@ -190,6 +194,7 @@ class Recipe(Task[Config]):
         batch = data.batch(order[places.long()])
         root, spans = self.model.encoder(batch)
         answers = self.model.classifier(root).argmax(-1)
+        brackets = batch.brackets()
         drawn = []
         for row, length in enumerate(batch.lengths.tolist()):
             trees = {"gold": batch.gold[row]} | ({} if spans is None else {"induced": spans[row]})
@@ -201,6 +206,7 @@ class Recipe(Task[Config]):
                     "title": f"{' '.join(tokens)} = {value}",
                     "tokens": tokens,
                     "trees": {name: (parts > 0).nonzero().tolist() for name, parts in trees.items()},
+                    "brackets": brackets[row].nonzero().tolist(),
                     "note": f"answered {answer}, " + ("right" if answer == value else f"should be {value}"),
                 }
             )

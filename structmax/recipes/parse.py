@@ -20,13 +20,12 @@ from torch import Tensor, nn
 
 import structmax
 from structmax.recipes.data import conllu, grammar, text, treebank
+from structmax.recipes.data.held_out import TEST_SEED, VALID_SEED, training_seed
 from structmax.recipes.models.parser import Parser
 from structmax.recipes.models.words import Words
 from structmax.training import Settings, Task, option
 
 Loss = Literal["crf", "perceptron", "svm", "sparsemap", "margin_sparsemap", "smoothed"]
-# seeds of generated sentences that no run trains on
-VALID_SEED, TEST_SEED = 1_000_001, 1_000_002
 # how many drawings there are of either kind, and of how many words a sentence may be
 DRAWN, LONGEST_DRAWN = 5, 20
 
@@ -107,6 +106,9 @@ class Recipe(Task[Config]):
     best = "uas"
     shown = ("loss", "support")
     meanings = {
+        "loss": "what training minimises: that of the arcs and that of the labels, of a sentence",
+        "arc_loss": "of a sentence's tree, by the loss that is compared",
+        "label_loss": "cross-entropy of the labels of a sentence, in nats",
         "uas": "unlabelled attachment score: words with the right head",
         "las": "labelled attachment score: words with the right head and label",
         "uas_words": "unlabelled attachment score without punctuation",
@@ -115,6 +117,8 @@ class Recipe(Task[Config]):
         "one_tree": "sentences to which SparseMAP gives one tree alone",
         "sentences_per_second": "that are parsed in evaluation: scores, best tree and labels",
     }
+    higher = ("las", "uas_words", "las_words", "sentences_per_second")
+    lower = ("loss", "arc_loss", "label_loss")
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)
@@ -123,7 +127,7 @@ class Recipe(Task[Config]):
         else:
             valid = grammar.generate(300, VALID_SEED)
             test = grammar.generate(1000, TEST_SEED, without=valid)
-            train = grammar.generate(config.train_size, config.seed, without=[*valid, *test])
+            train = grammar.generate(config.train_size, training_seed(config), without=[*valid, *test])
         self.known = treebank.Vocabularies.of(train, [*valid, *test])
         self.train = treebank.Treebank(train, self.known, device)
         self.held_out = {

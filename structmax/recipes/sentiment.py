@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import structmax
 from structmax.recipes.data import sentiment, text
+from structmax.recipes.data.held_out import TEST_SEED, VALID_SEED, training_seed
 from structmax.recipes.models import dependency_encoders as encoders
 from structmax.training import DataError, RunError, Settings, Task, option
 
@@ -38,8 +39,6 @@ Tree = Literal[
     "perturb_and_parse",
     "structured_attention",
 ]
-# seeds of data that no run trains on
-VALID_SEED, TEST_SEED = 1_000_001, 1_000_002
 # the share of a file that is held out, for validation and for tests, where no file is given for these
 SHARE = 0.1
 
@@ -135,6 +134,8 @@ class Model(nn.Module):
 class Recipe(Task[Config]):
     model: Model
     meanings = {
+        "loss": "what training minimises: minus the log-probability of the right class, in nats",
+        "accuracy": "share of sentences with the right class",
         "attachment": "words that have the given head in the best tree",
         "undirected": "words that are joined with the given head in the best tree, whichever of the two is the head",
         "trees": "number of trees with a probability above 0, of a sentence",
@@ -237,7 +238,7 @@ def generated(config: Config) -> dict[str, list[sentiment.Example]]:
     """Sentences of the generator, none of them in two splits."""
     valid = sentiment.generate(500, VALID_SEED)
     test = sentiment.generate(1000, TEST_SEED, without=valid)
-    train = sentiment.generate(config.train_size, config.seed, without=[*valid, *test])
+    train = sentiment.generate(config.train_size, training_seed(config), without=[*valid, *test])
     return {"train": train, "valid": valid, "test": test}
 
 

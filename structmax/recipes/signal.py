@@ -77,6 +77,7 @@ class Recipe(Task[Config]):
     best = "success"
     shown = ("loss", "calls")
     meanings = {
+        "loss": "what training minimises: minus the log-probability of the right image, as the estimator computes it",
         "calls": "how often the receiver was asked in a game",
         "success": "games in which the receiver finds the image by the sender's best symbol",
         "symbols": "how many different symbols were best for some image",
@@ -122,20 +123,18 @@ class Recipe(Task[Config]):
     def evaluate(self, split: str) -> dict[str, float]:
         data = self.held_out[split]
         generator = torch.Generator(self.device).manual_seed(self.config.seed)
-        won, costs, calls = [], [], 0.0
+        won, tally = [], latent.Tally()
         for rows in (torch.arange(GAMES[split], device=self.device) % len(data)).split(self.config.batch_size):
             games = self.games(data, rows, generator)
-            cost, called = self.cost(games, generator)
+            tally.add(*self.cost(games, generator))
             every = torch.arange(len(rows), device=self.device)
             found = self.model.log_probs(self.model.see(games), self.best_symbols(games[:, 0]), every)
             # of equal ones none is found
             won.append((found[:, :1] > found[:, 1:]).all(-1))
-            costs.append(cost)
-            calls += called * len(rows)
         return {
             "success": torch.cat(won).float().mean().item(),
-            "loss": torch.cat(costs).mean().item(),
-            "calls": calls / GAMES[split],
+            "loss": tally.cost,
+            "calls": tally.calls,
             "symbols": float(self.best_symbols(data.shades()).any(0).sum()),
         }
 

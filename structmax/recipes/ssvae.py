@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import structmax
-from structmax.recipes.data import images
+from structmax.recipes.data import images, text
 from structmax.recipes.models import latent
 from structmax.training import RunError, Task, option
 
@@ -52,7 +52,7 @@ class Config(latent.LatentSettings, images.ImageSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        images.together(self, "train_images", "train_labels", "test_images", "test_labels")
+        text.together(self, "train_images", "train_labels", "test_images", "test_labels")
         if self.warm_start >= self.epochs:
             raise ValueError(
                 f"`warm_start` should be less than `epochs`, {self.epochs}, but is {self.warm_start}: unlabelled "
@@ -106,9 +106,12 @@ class Model(nn.Module):
 class Recipe(Task[Config]):
     model: Model
     meanings = {
+        "loss": "what training minimises: minus the bounds, and the loss of the classes of labelled images",
+        "accuracy": "share of images with the right class",
         "calls": "how often the decoder ran for an unlabelled image",
         "bound": "the evidence lower bound of an image's log-likelihood, in nats",
     }
+    higher = ("bound",)
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)
@@ -168,18 +171,17 @@ class Recipe(Task[Config]):
     def evaluate(self, split: str) -> dict[str, float]:
         data = self.held_out[split]
         generator = torch.Generator(self.device).manual_seed(self.config.seed)
-        right, costs, calls = [], [], 0.0
+        right, tally = [], latent.Tally()
         for start in range(0, len(data), self.config.batch_size):
             rows = slice(start, start + self.config.batch_size)
             x = self._drawn(data, rows, generator)
             cost, scores, called = self.cost(x, generator)
             right.append(scores.argmax(-1) == data.labels[rows])
-            costs.append(cost)
-            calls += called * len(x)
+            tally.add(cost, called)
         return {
             "accuracy": torch.cat(right).float().mean().item(),
-            "bound": -torch.cat(costs).mean().item(),
-            "calls": calls / len(data),
+            "bound": -tally.cost,
+            "calls": tally.calls,
         }
 
     def optimiser(self) -> torch.optim.Optimizer:

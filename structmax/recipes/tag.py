@@ -23,6 +23,7 @@ from torch import Tensor, nn
 import structmax
 from structmax import omega
 from structmax.recipes.data import columns, names, text
+from structmax.recipes.data.held_out import TEST_SEED, VALID_SEED, training_seed
 from structmax.recipes.models.words import Words
 from structmax.training import RunError, Settings, Task, option
 
@@ -36,8 +37,8 @@ OMEGAS: dict[Loss, omega.AbstractOmega] = {
     "svm": omega.Zero(),
     "sparsemap": omega.SquaredNorm(),
 }
-# numbers of generated sentences that no run trains on, and their seeds
-VALID, TEST, VALID_SEED, TEST_SEED = 300, 500, 1_000_001, 1_000_002
+# numbers of generated sentences that no run trains on
+VALID, TEST = 300, 500
 # Drawings show so many sentences, of at most so many words, and the tags that have at least this weight.
 DRAWN, LONGEST_DRAWN, SEEN = 6, 25, 0.01
 
@@ -132,10 +133,8 @@ def read(config: Config) -> dict[str, list[columns.Sentence]]:
     """The sentences of each split, from files or generated."""
     if files := text.files(config):
         return {split: columns.read(path) for split, path in files.items()}
-    if config.seed in (VALID_SEED, TEST_SEED):
-        raise RunError(f"`seed` should not be {config.seed}: sentences to validate and to test with are made by it.")
     return {
-        "train": names.generate(config.train_size, config.seed),
+        "train": names.generate(config.train_size, training_seed(config)),
         "valid": names.generate(VALID, VALID_SEED),
         "test": names.generate(TEST, TEST_SEED),
     }
@@ -189,12 +188,15 @@ class Recipe(Task[Config]):
     model: Model
     best = "f1"
     meanings = {
+        "loss": "what training minimises: that of a sentence's tags, by the loss that is compared",
         "f1": "of spans with the right words and type; one whose tags do not fit together is none",
         "precision": "of the spans that were found, the share that is right",
         "recall": "of the spans to find, the share that was found",
         "accuracy": "share of words with the right tag",
         "broken": "share of sentences whose tags do not fit together, such as B-PER E-LOC",
     }
+    higher = ("precision", "recall", "accuracy")
+    lower = ("loss", "broken")
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)

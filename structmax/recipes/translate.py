@@ -21,27 +21,13 @@ from torch import Tensor, nn
 
 import structmax
 from structmax.recipes.data import made_up_language, parallel, text
+from structmax.recipes.data.held_out import TEST_SEED, VALID_SEED, training_seed
 from structmax.recipes.models.translator import Attention, Mapping, Translator, at_once, step_by_step
 from structmax.training import RunError, Settings, Task, option
 
-# seeds of data that no run trains on
-VALID_SEED, TEST_SEED = 1_000_001, 1_000_002
 # of the generated data
 HELD_OUT = 500
 IGNORED = -100
-# How much the first scores of a sentence's words differ, for each attention: about half of what would choose one word
-# alone. If they were all alike, learning would take long to begin; if one word were chosen, sparse weights would have
-# no gradient to leave it.
-SPREAD = {
-    "softmax": 2.0,
-    "csoftmax": 2.0,
-    "entmax15": 1.0,
-    "sparsemax": 0.5,
-    "csparsemax": 0.5,
-    "fusedmax": 0.5,
-    "oscarmax": 0.5,
-}
-
 # From scores to probabilities of words, and the loss that belongs to it.
 OUTPUTS: dict[str, tuple[Any, Any]] = {
     "softmax": (structmax.softmax, nn.functional.cross_entropy),
@@ -99,19 +85,29 @@ class Config(Settings):
         text.files(self)
 
 
-def attention(config: Config) -> Attention:
-    """The one of that name."""
-    bounded: dict[str, Mapping] = {"csparsemax": structmax.csparsemax, "csoftmax": structmax.csoftmax}
-    if config.attention in bounded:
-        return functools.partial(step_by_step, bounded[config.attention], config.exhaustion)
-    free: dict[str, Mapping] = {
-        "softmax": structmax.softmax,
-        "sparsemax": structmax.sparsemax,
-        "entmax15": structmax.entmax15,
-        "fusedmax": functools.partial(structmax.fusedmax, lam=config.penalty),
-        "oscarmax": functools.partial(structmax.oscarmax, lam=config.penalty),
+def attention(config: Config) -> tuple[Attention, float]:
+    """The one of that name, and how much the first scores of a sentence's words differ.
+
+    They differ by about half of what would choose one word alone. If they were all alike, learning would take long to
+    begin; if one word were chosen, sparse weights would have no gradient to leave it.
+    """
+
+    def free(mapping: Mapping) -> Attention:
+        return functools.partial(at_once, mapping)
+
+    def bounded(mapping: Mapping) -> Attention:
+        return functools.partial(step_by_step, mapping, config.exhaustion)
+
+    known = {
+        "softmax": (free(structmax.softmax), 2.0),
+        "csoftmax": (bounded(structmax.csoftmax), 2.0),
+        "entmax15": (free(structmax.entmax15), 1.0),
+        "sparsemax": (free(structmax.sparsemax), 0.5),
+        "csparsemax": (bounded(structmax.csparsemax), 0.5),
+        "fusedmax": (free(functools.partial(structmax.fusedmax, lam=config.penalty)), 0.5),
+        "oscarmax": (free(functools.partial(structmax.oscarmax, lam=config.penalty)), 0.5),
     }
-    return functools.partial(at_once, free[config.attention])
+    return known[config.attention]
 
 
 def splits(config: Config) -> dict[str, list[parallel.Pair]]:
@@ -120,7 +116,7 @@ def splits(config: Config) -> dict[str, list[parallel.Pair]]:
     if not files:
         valid = made_up_language.generate(HELD_OUT, VALID_SEED)
         test = made_up_language.generate(HELD_OUT, TEST_SEED, without=valid)
-        train = made_up_language.generate(config.train_size, config.seed, without=[*valid, *test])
+        train = made_up_language.generate(config.train_size, training_seed(config), without=[*valid, *test])
         return {"train": train, "valid": valid, "test": test}
     found = {name: parallel.read(file, config.lower_case) for name, file in files.items()}
     short = [pair for pair in found["train"] if max(len(pair.source), len(pair.target)) <= config.longest]
@@ -133,6 +129,7 @@ class Recipe(Task[Config]):
     model: Translator
     best = "bleu"
     meanings = {
+        "loss": "what training minimises: that of a reference's words, on average",
         "accuracy": "share of a reference's words, its end included, that have the highest score after those before "
         "them, on average over sentences",
         "bleu": "of the translations that are found, their words joined by simple rules, by sacrebleu with its own "
@@ -142,6 +139,7 @@ class Recipe(Task[Config]):
         "on_links": "share of their attention that is on the words they stand for",
         "link_f1": "F1 of the words with any attention against those they stand for",
     }
+    higher = ("accuracy", "aligned", "on_links", "link_f1")
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)
@@ -154,7 +152,7 @@ class Recipe(Task[Config]):
         corpora = {name: parallel.Corpus(each, self.source, self.target, device) for name, each in pairs.items()}
         self.train, self.held_out = corpora.pop("train"), corpora
         sizes = len(self.source), len(self.target), config.size
-        weights = attention(config), SPREAD[config.attention], config.fertility
+        weights = *attention(config), config.fertility
         self.model = Translator(*sizes, *weights, config.dropout).to(device)
 
     def batches(self, epoch: int) -> Sequence[Tensor]:

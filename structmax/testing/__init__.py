@@ -33,7 +33,7 @@ from structmax.testing.values import (
     law_topk,
 )
 
-__all__ = ["LAWS", "Case", "applicable", "check_structure", "same"]
+__all__ = ["Case", "applicable", "check_structure", "same"]
 
 LAWS: dict[Callable[[Case, str], None], tuple[str, ...]] = {
     law_log_partition: ("log_partition",),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic
 
+from structmax.training import intervals
 from structmax.training.run_folder import spelled
 from structmax.training.task import C, merit
 
@@ -45,34 +46,43 @@ def members(config: C, over: Mapping[str, Sequence[Any]], seeds: int) -> list[Me
     return found
 
 
-def rows(runs: Sequence[Member[Any]], outcomes: Mapping[str, Outcome], best: str) -> list[dict[str, Any]]:
-    """One row of each setting, the best first: mean, standard deviation and values of each test metric over the seeds.
+def rows(
+    runs: Sequence[Member[Any]], outcomes: Mapping[str, Outcome], best: str, better: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """One row of each setting, the best first, with the mean, spread and values of each test metric over the seeds.
+
+    `ci95` is half of the 95 % confidence interval of the mean. Where there are several rows, `mark` is "best" for the
+    best mean of a metric, and "tied" for those that seeds cannot tell from it.
 
     Args:
         runs: all members.
         outcomes: of those that were run, by name.
         best: the metric to sort by.
+        better: "higher" or "lower" for the metrics that have a better direction.
     """
     settings: list[dict[str, Any]] = []
     for run in runs:
         if run.setting not in settings:
             settings.append(run.setting)
     found = [_row(setting, [outcomes[run.name] for run in runs if run.setting == setting]) for setting in settings]
-    return sorted(found, key=lambda row: merit(row["metrics"].get(best, {"mean": math.nan})["mean"]), reverse=True)
+    found.sort(key=lambda row: merit(row["metrics"].get(best, {"mean": math.nan})["mean"]), reverse=True)
+    for name, direction in better.items():
+        _mark([row["metrics"][name] for row in found if name in row["metrics"]], direction)
+    return found
 
 
-def mean_rows(runs: Sequence[Sequence[Mapping[str, float]]]) -> list[dict[str, float]]:
-    """The learning curve of several runs: their first rows averaged, their second rows, and so on.
-
-    Examples:
-        >>> mean_rows([[{"step": 1, "valid/loss": 4.0}, {"step": 2}], [{"step": 1, "valid/loss": 2.0}]])
-        [{'step': 1, 'valid/loss': 3.0}]
-    """
-    return [
-        {key: statistics.mean(row[key] for row in level) for key in level[0] if all(key in row for row in level)}
-        # a run that failed at once has no rows
-        for level in zip(*filter(None, runs), strict=False)
-    ]
+def _mark(measured: list[dict[str, Any]], direction: str) -> None:
+    sign = 1 if direction == "higher" else -1
+    if len(measured) < 2:
+        return
+    top = max(measured, key=lambda one: merit(sign * one["mean"]))
+    if math.isnan(top["mean"]):
+        return
+    for one in measured:
+        if one is top:
+            one["mark"] = "best"
+        elif intervals.differ(one["values"], top["values"]) is False:
+            one["mark"] = "tied"
 
 
 def _row(setting: dict[str, Any], outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -90,4 +100,4 @@ def _row(setting: dict[str, Any], outcomes: Sequence[Outcome]) -> dict[str, Any]
 def _spread(values: list[float]) -> dict[str, Any]:
     """`std` is that of a sample: 0 for a single value, NaN where one is not finite."""
     std = 0.0 if len(values) == 1 else statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
-    return {"mean": statistics.mean(values), "std": std, "values": values}
+    return {"mean": statistics.mean(values), "std": std, "ci95": intervals.half_width(values), "values": values}

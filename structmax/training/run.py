@@ -12,12 +12,15 @@ import torch
 from structmax.training.distributed import Processes, joined
 from structmax.training.errors import RunError
 from structmax.training.loop import Loop
+from structmax.training.origin import origin
 from structmax.training.run_folder import RunFolder, spelled
 from structmax.training.task import C, Settings, Task
 from structmax.training.watcher import Watcher
 
 
-def run(recipe: type[Task[C]], config: C, folder: Path, watcher: Watcher | None = None) -> dict[str, Any]:
+def run(
+    recipe: type[Task[C]], config: C, folder: Path, watcher: Watcher | None = None, command: str | None = None
+) -> dict[str, Any]:
     """Trains a task and tests its best model. An interrupted run of the same config in the folder is resumed.
 
     Args:
@@ -25,6 +28,7 @@ def run(recipe: type[Task[C]], config: C, folder: Path, watcher: Watcher | None 
         config: its settings.
         folder: of the run; made if it is not there.
         watcher: is notified of progress; none by default.
+        command: the command line that starts the same run again, for its report.
 
     Returns:
         The summary, as written to `summary.json`.
@@ -45,11 +49,16 @@ def run(recipe: type[Task[C]], config: C, folder: Path, watcher: Watcher | None 
     processes = joined(config.device)
     place = RunFolder(Path(folder))
     with place.locked() if processes.is_first else nullcontext():
-        return _run(recipe, config, place, processes, watcher)
+        return _run(recipe, config, place, processes, watcher, command)
 
 
 def _run(
-    recipe: type[Task[C]], config: C, place: RunFolder, processes: Processes, watcher: Watcher | None
+    recipe: type[Task[C]],
+    config: C,
+    place: RunFolder,
+    processes: Processes,
+    watcher: Watcher | None,
+    command: str | None,
 ) -> dict[str, Any]:
     # the first process looks, for all
     if problem := processes.from_first(_conflict(place, config) if processes.is_first else None):
@@ -59,7 +68,8 @@ def _run(
     torch.manual_seed(config.seed)
     task = recipe(config, processes.device)
     # now that there is data: where there is a config, a run was begun
-    if processes.is_first:
+    if processes.is_first and place.config is None:
+        place.write("origin.json", origin(command))
         place.write("config.json", asdict(config))
     loop = Loop(task, place, processes, watcher if watcher and processes.is_first else Watcher())
     loop.train()
@@ -107,6 +117,7 @@ def _tested(loop: Loop, config: Settings) -> dict[str, Any]:
         "best": best,
         "test": loop.evaluate("test"),
         "meanings": loop.task.meanings,
+        "better": loop.task.better(),
         "seconds": round(loop.place.seconds, 3),
         "instances_per_second": round(loop.place.instances_per_second, 1),
         "seconds_per_epoch": round(loop.place.training / loop.rows[-1]["epoch"], 3),

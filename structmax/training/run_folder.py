@@ -27,6 +27,7 @@ WRITTEN = (
     "curves.png",
     "report.html",
     "error.txt",
+    "origin.json",
     "config.json",
 )
 # what is read again, and has to be there: the type of each entry
@@ -91,13 +92,15 @@ class RunFolder:
         return [_object(line, path, number) for number, line in enumerate(lines, 1)]
 
     def write_rows(self, rows: list[Row]) -> None:
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        self.move_in("metrics.jsonl", lambda path: path.write_text(text, encoding="utf-8", errors=ODD))
+        self.write_text("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
     def write(self, name: str, content: Any) -> None:
         """A file of JSON."""
-        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        self.move_in(name, lambda path: path.write_text(text, encoding="utf-8", errors=ODD))
+        self.write_text(name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+    def write_text(self, name: str, text: str) -> Path:
+        """A file of text, such as the report that `structmax.plots.report.html` returns."""
+        return self.move_in(name, lambda path: path.write_text(text, encoding="utf-8", errors=ODD))
 
     def save(self, name: str, state: dict[str, Any]) -> None:
         """A checkpoint."""

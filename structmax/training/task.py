@@ -91,18 +91,26 @@ class Task(ABC, Generic[C]):
     """Data, a model, and how it learns. Made with the config and the device; random numbers come from its seed.
 
     `model` holds all that is trained. `best` names the metric of `evaluate` whose largest value marks the best
-    checkpoint; `shown` the metrics of a training step that a progress bar has room for; `meanings` explains metrics
-    whose names do not.
+    checkpoint; `shown` the metrics of a training step that a progress bar has room for; `meanings` explains metrics.
+    Of other metrics than `best`, `higher` names those that are better when they are higher, `lower` those that are
+    better when they are lower.
     """
 
     model: nn.Module
     best: ClassVar[str] = "accuracy"
     shown: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
     meanings: ClassVar[dict[str, str]] = {}
+    higher: ClassVar[tuple[str, ...]] = ("accuracy",)
+    lower: ClassVar[tuple[str, ...]] = ("loss",)
 
     def __init__(self, config: C, device: torch.device) -> None:
         self.config = config
         self.device = device
+
+    @classmethod
+    def better(cls) -> dict[str, str]:
+        """The better direction of each metric that has one: "higher" or "lower"."""
+        return {**dict.fromkeys(cls.lower, "lower"), **dict.fromkeys((*cls.higher, cls.best), "higher")}
 
     @abstractmethod
     def batches(self, epoch: int) -> Sequence[Tensor]:

@@ -23,6 +23,7 @@ from structmax.factor_graph.beliefs.fixed_point import Effort, Implicit
 from structmax.factor_graph.beliefs.odds import certain
 from structmax.factor_graph.beliefs.sweep import Sweep
 from structmax.factor_graph.layout import Layout
+from structmax.outline import outline
 from structmax.parts import Tensors, inner, plus, scaled
 from structmax.problem import Problem
 
@@ -40,6 +41,9 @@ class Beliefs(NamedTuple):
     converged: Tensor
     # by how much a factor's marginal of a variable and the variable's own differ at most
     residual: Tensor
+
+    def __repr__(self) -> str:
+        return outline(self)
 
 
 def _sweep(problem: Problem, like: Tensor) -> Sweep:

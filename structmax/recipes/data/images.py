@@ -27,14 +27,7 @@ class ImageSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        together(self, "train_images", "test_images")
-
-
-def together(settings: Settings, *names: str) -> None:
-    """Files that come together: nothing is tested on images of another kind."""
-    missing = [name for name in names if not getattr(settings, name)]
-    if 0 < len(missing) < len(names):
-        raise ValueError(f"`{'`, `'.join(names)}` should be given together, but `{'`, `'.join(missing)}` is missing.")
+        text.together(self, "train_images", "test_images")
 
 
 @dataclass(frozen=True)

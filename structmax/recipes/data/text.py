@@ -18,17 +18,37 @@ OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 SPLITS = ("train", "valid", "test")
 
 
+def together(config: Any, *names: str) -> bool:
+    """Whether the files of these settings are given: all of them, or none.
+
+    Examples:
+        >>> from types import SimpleNamespace
+        >>> from structmax.recipes.data.text import together
+        >>> together(SimpleNamespace(train_file="a", test_file="b"), "train_file", "test_file")
+        True
+        >>> together(SimpleNamespace(train_file="a", test_file=""), "train_file", "test_file")
+        Traceback (most recent call last):
+        ...
+        ValueError: `train_file` and `test_file` should be given together, but `test_file` is missing. Try all or none.
+    """
+    missing = [name for name in names if not getattr(config, name)]
+    if 0 < len(missing) < len(names):
+        raise ValueError(
+            f"{_listed(names)} should be given together, but {_listed(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} missing. Try all or none."
+        )
+    return not missing
+
+
+def _listed(names: Sequence[str]) -> str:
+    *before, last = (f"`{name}`" for name in names)
+    return f"{', '.join(before)} and {last}" if before else last
+
+
 def files(config: Any) -> dict[str, str]:
     """The files of a config by split, {} without any. Nothing is held out of a file: there are all three, or none."""
-    given = {split: getattr(config, f"{split}_file") for split in SPLITS}
-    missing = [f"{split}_file" for split, path in given.items() if not path]
-    if 0 < len(missing) < len(SPLITS):
-        raise ValueError(
-            f"`train_file`, `valid_file` and `test_file` should be given together, but {' and '.join(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} not. Nothing is held out of a file: try a part of your data for "
-            "each."
-        )
-    return {} if missing else given
+    given = {split: f"{split}_file" for split in SPLITS}
+    return {split: getattr(config, name) for split, name in given.items()} if together(config, *given.values()) else {}
 
 
 def lines(path: str | Path, what: str, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:

@@ -250,3 +250,24 @@ ESTIMATORS: dict[Name, Callable[[Latent, Tensor], Any]] = {
     "sparsemap": lambda latent, _: estimators.SparseSupport(),
     "sparsemap_budget": lambda latent, _: estimators.SparseSupport(),
 }
+
+
+class Tally:
+    """Costs of instances, and how often f was called for each, gathered batch by batch."""
+
+    def __init__(self) -> None:
+        self.costs: list[Tensor] = []
+        self.total = 0.0
+
+    def add(self, costs: Tensor, calls: float) -> None:
+        """Costs (B,), and the mean number of calls."""
+        self.costs.append(costs)
+        self.total += calls * len(costs)
+
+    @property
+    def cost(self) -> float:
+        return torch.cat(self.costs).mean().item()
+
+    @property
+    def calls(self) -> float:
+        return self.total / sum(map(len, self.costs))

@@ -72,8 +72,9 @@ class Hypergraph(AbstractStructure):
         object.__setattr__(self, "goal", goal)
         with outside_transforms():
             object.__setattr__(self, "grouped", self._grouped())
-            object.__setattr__(self, "size", int(self.grouped.parts.max()) + 1)
             goals, row = goal.cpu().unique(return_inverse=True)
+            self._require_derivable(goals)
+            object.__setattr__(self, "size", int(self.grouped.parts.max()) + 1 if self.grouped.parts.numel() else 0)
             object.__setattr__(self, "used", self.grouped.used(goals, self.size))
             object.__setattr__(self, "row", row.to(goal.device))
 
@@ -104,6 +105,28 @@ class Hypergraph(AbstractStructure):
 
         rows = torch.from_numpy(_list_edges(edges, *sizes))
         return cls(rows[:, 0].contiguous(), rows[:, 2:].contiguous(), rows[:, 1].contiguous(), goal)
+
+    def _require_derivable(self, goals: Tensor) -> None:
+        """Every goal (G,) can be derived: an edge that is not pruned builds it."""
+        counts = self.grouped.first.diff()[goals.long()]
+        if bool((counts == 0).any()):
+            goal = int(goals[counts == 0][0])
+            raise ValueError(
+                f"`goal` should be a node that can be derived, but node {goal} cannot: {self._stuck(goal)} "
+                "Try edges without tails (tail −1) for the leaves, or another `goal`."
+            )
+
+    def _stuck(self, goal: int) -> str:
+        """Why a node cannot be derived: the first below it that no edge builds."""
+        tails, derivable, node = self.tails.reshape(len(self.head), -1), self.grouped.first.diff() > 0, goal
+        while (edges := tails[self.head == node]).numel():
+            # tails come before heads, so this ends
+            node = next(t for t in edges[0].tolist() if t >= 0 and not derivable[t])
+        return f"no edge builds {'it' if node == goal else f'node {node}, on which it depends'}."
+
+    def __repr__(self) -> str:
+        nodes, edges = int(self.head.max()) + 1, len(self.head)
+        return f"Hypergraph({nodes} nodes, {edges} edges, {self.size} parts)"
 
     def _grouped(self) -> Hyperedges:
         """The edges by head."""

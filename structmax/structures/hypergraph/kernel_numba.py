@@ -9,7 +9,13 @@ import numpy as np
 
 def _list_edges(edges: Callable, *sizes: int) -> np.ndarray:
     """All that `edges(*sizes)` yields, as rows (E, 2 + T) int64."""
-    return _collector(edges)(*sizes)
+    try:
+        return _collector(edges)(*sizes)
+    except numba.core.errors.NumbaError as error:
+        raise TypeError(
+            f"`edges` should be loops and arithmetic that yield whole numbers, as many in each edge, but Numba cannot "
+            f"compile {edges.__name__!r}: its reason is above. Try `Hypergraph(head, tails, part)` with tensors."
+        ) from error
 
 
 @functools.lru_cache(maxsize=32)
