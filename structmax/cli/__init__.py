@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """`structmax list | run | compare | plot | report | info | bench`."""
+    """`structmax list | run | compare | plot | report | explore | info | bench`."""
     missing = [package for package in ("typer", "rich", "matplotlib") if importlib.util.find_spec(package) is None]
     if missing:
         sys.exit(

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 import structmax
 from structmax import bench, recipes
-from structmax.cli import compare, flags, info, run, warm_up
+from structmax.cli import compare, explore, flags, info, run, warm_up
 from structmax.cli.speech import console, say, spoken, table
 from structmax.training import RunError, RunFolder
 from structmax.training.distributed import device_of
@@ -133,6 +133,15 @@ def rewrite_report(
     """Write the report of a run or a comparison again."""
     _runs_of(path)
     say(f"The report: {run.reported(RunFolder(path))}")
+
+
+@app.command("explore")
+def explore_structures(
+    port: Annotated[int, typer.Option(help="where to listen, on this machine only; 0 takes any free port")] = 8231,
+    show: Annotated[bool, typer.Option("--open/--no-open", help="show the page in the browser")] = True,
+) -> None:
+    """Open a page in the browser: drag scores, and see argmax, marginals, SparseMAP, samples and gradients."""
+    explore.serve(port, show)
 
 
 @app.command("info")
