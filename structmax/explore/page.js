@@ -35,6 +35,7 @@ const post = async (path, body) => {
 const layout = (of) => JSON.stringify([of.kind, of.rows, of.columns]);
 
 const ask = async () => {
+  find("answers").ariaBusy = "true";
   if (busy) {
     waiting = true;
     return;
@@ -65,6 +66,7 @@ const ask = async () => {
     }
   } while (waiting);
   busy = false;
+  find("answers").ariaBusy = "false";
 };
 
 /** What the server chose is the page's from now on: random scores, and the whole target if a part is wanted. */

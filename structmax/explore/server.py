@@ -8,10 +8,12 @@ by JSON: a sentence and a status of 4xx for what is not acceptable.
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
@@ -24,8 +26,11 @@ from structmax.explore.sweep import sweep
 from structmax.plots import svg
 
 ADDRESS = "127.0.0.1"
-# Bytes of a request, seconds that a connection may be silent, and how many connections there may be at a time.
-BODY, SILENCE, CONNECTIONS = 2**16, 10.0, 64
+# Bytes of a request, and how many connections there may be at a time.
+BODY, CONNECTIONS = 2**16, 64
+# Seconds that a connection may be silent: before its request is there, and after it was refused. How many pieces of
+# what is refused are read.
+SILENCE, LINGER, DROPPED = 10.0, 0.2, 64
 HEADERS = {
     # styles of single shapes are in the drawings
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; "
@@ -86,6 +91,14 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(self._refuse_method)
 
     do_HEAD = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = do_other  # noqa: N815
+
+    def parse_request(self) -> bool:
+        is_read = super().parse_request()
+        # which http.server leaves without an answer
+        if not is_read and not self.raw_requestline.strip():
+            self.command, self.path = "", ""
+            self.send_error(400)
+        return is_read
 
     def handle_expect_100(self) -> bool:
         self.send_error(417)
@@ -185,6 +198,16 @@ class Handler(BaseHTTPRequestHandler):
         # what is left of the request is not read, so the connection cannot be used again
         self.close_connection = True
         self._send(refused.status, "application/json; charset=utf-8", json.dumps({"error": str(refused)}).encode())
+        self._drop()
+
+    def _drop(self) -> None:
+        """Reads what is still on its way: closed before, the connection would be reset, and the answer lost."""
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_WR)
+            self.connection.settimeout(LINGER)
+            for _ in range(DROPPED):
+                if not self.connection.recv(BODY):
+                    break
 
     def _send(self, status: int, kind: str, content: bytes) -> None:
         self.send_response(status)
