@@ -4,6 +4,7 @@ import base64
 import fcntl
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,8 @@ import pytest
 
 PATH = shutil.which("chromium")
 in_browser = pytest.mark.skipif(PATH is None, reason="no chromium on PATH: apt-get install chromium")
+# Seconds without a word of the browser.
+PATIENCE = 120
 QUIET = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--mute-audio")
 
 
@@ -42,6 +45,7 @@ class Browser:
             os.close(end)
         self.buffer, self.count, self.session = b"", 0, None
         self.messages: list[str] = []
+        self.loads = 0
         targets = self.call("Target.getTargets")["targetInfos"]
         page = next(target["targetId"] for target in targets if target["type"] == "page")
         self.session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
@@ -74,6 +78,7 @@ class Browser:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self.buffer:
+            assert select.select([self.reads], [], [], PATIENCE)[0], "the browser does not answer"
             got = os.read(self.reads, 2**16)
             assert got, "the browser has ended"
             self.buffer += got
@@ -81,10 +86,15 @@ class Browser:
         answer = json.loads(line)
         if answer.get("method") in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
             self.messages.append(json.dumps(answer["params"]))
+        self.loads += answer.get("method") == "Page.loadEventFired"
         return answer
 
     def open(self, url: str) -> None:
+        """Goes to a page, and waits until its files are there."""
+        before = self.loads
         self.call("Page.navigate", url=url)
+        while self.loads == before:
+            self._next()
 
     def run(self, script: str) -> Any:
         """The value of a script, which may be a promise."""
@@ -92,12 +102,14 @@ class Browser:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
-    def until(self, condition: str) -> None:
-        """Waits until a condition holds on the page."""
-        self.run(
-            "new Promise((done) => { const look = () => { let is = false; try { is = "
-            f"({condition}) }} catch {{}} is ? done(true) : setTimeout(look, 10) }}; look() }})"
+    def until(self, condition: str, looks: int = 3000) -> None:
+        """Waits until a condition holds on the page, looking a hundred times a second."""
+        held = self.run(
+            f"new Promise((done) => {{ let left = {looks}; const look = () => {{ let is = false; "
+            f"try {{ is = Boolean({condition}) }} catch {{}} "
+            "is || !left-- ? done(is) : setTimeout(look, 10) }; look() })"
         )
+        assert held, f"never true on the page: {condition}"
 
     def press(self, key: str) -> None:
         code = {"Enter": 13, " ": 32, "ArrowUp": 38, "ArrowDown": 40, "ArrowLeft": 37, "ArrowRight": 39}[key]

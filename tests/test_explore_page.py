@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,9 @@ def written(value: float) -> str:
         return ""
     if value > 1 - 1e-9:
         return "1"
-    return "<.01" if value < 0.005 else ">.99" if value >= 0.995 else f"{value:.2f}"[1:]
+    # JavaScript rounds halves up
+    digits = Decimal(value).quantize(Decimal("0.01"), ROUND_HALF_UP)
+    return "<.01" if value < 0.005 else ">.99" if value >= 0.995 else str(digits)[1:]
 
 
 def shown(browser: Browser, name: str) -> list[str]:
@@ -90,9 +93,9 @@ def test_a_drag_changes_the_answers(server: Server, browser: Browser) -> None:
     browser.until(DRAWN)
     assert_drawn(browser)
     before = shown(browser, "argmax")
-    # root to she, by three
-    browser.drag(f"{SCORES}[0]", 120)
-    browser.until(f"{SCORES}[0].textContent === '2.9'")
+    # root to she, by eight
+    browser.drag(f"{SCORES}[0]", 320)
+    browser.until(f"{SCORES}[0].textContent === '7.9'")
     assert_drawn(browser)
     assert shown(browser, "argmax") != before
     browser.until("Number(document.getElementById('latency').dataset.milliseconds) > 0")
