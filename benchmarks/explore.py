@@ -1,7 +1,7 @@
 """How long the page of `structmax explore` takes from a drag to its picture, in Chromium, and the server alone.
 
     python benchmarks/explore.py
-    python benchmarks/explore.py --words 12 --picture docs/pictures/explore.png
+    python benchmarks/explore.py --words 12 --picture docs/pictures/explore.webp
 
 Every move of a drag over a dependency tree is timed by the page itself: from the pointer's event to the frame in which
 the answer is drawn. `server` is the request alone, from a client without a browser, and `cpu` what the process used for
@@ -32,7 +32,7 @@ READY = "document.getElementById('answers').ariaBusy === 'false'"
 
 def drags(server: Server, words: list[str], count: int, picture: Path | None) -> list[float]:
     """Milliseconds of each move."""
-    with tempfile.TemporaryDirectory() as profile, Browser(Path(profile), 1280, 800) as browser:
+    with tempfile.TemporaryDirectory() as profile, Browser(Path(profile), 1280, 1180) as browser:
         browser.open(f"{server.url}#kind=dependencies&rows={'+'.join(words)}" if words else server.url)
         browser.until(READY)
         if picture:

@@ -141,6 +141,7 @@ class Browser:
         self.mouse("mousePressed", x, y)
         self.mouse("mouseReleased", x, y)
 
-    def picture(self, path: Path, whole: bool = False) -> None:
-        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
-        path.write_bytes(base64.b64decode(data))
+    def picture(self, path: Path) -> None:
+        """What is in the window, as PNG or WebP."""
+        kind = {"format": path.suffix[1:]} | ({"quality": 80} if path.suffix == ".webp" else {})
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", **kind)["data"]))
