@@ -150,6 +150,19 @@ def test_a_step_of_descent_goes_towards_the_target(server: Server, browser: Brow
     assert_drawn(browser)
 
 
+def test_a_finger_drags_sideways(server: Server, browser: Browser) -> None:
+    browser.call("Emulation.setTouchEmulationEnabled", enabled=True)
+    browser.open(server.url)
+    browser.until(DRAWN)
+    x, y = browser.middle(f"{SCORES}[0]")
+    browser.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+    for right in (20, 40, 60, 80):
+        browser.call("Input.dispatchTouchEvent", type="touchMove", touchPoints=[{"x": x + right, "y": y + 5}])
+    browser.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+    browser.until(f"{SCORES}[0].textContent === '1.9'")
+    assert_drawn(browser)
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_every_structure_fits_the_screen(server: Server, tmp_path: Path, width: int) -> None:
     with Browser(tmp_path, width, 800, dark=width == 390) as browser:

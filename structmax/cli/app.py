@@ -137,7 +137,7 @@ def rewrite_report(
 
 @app.command("explore")
 def explore_structures(
-    port: Annotated[int, typer.Option(help="where to listen, on this machine only; 0 takes any free port")] = 8231,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="where to listen, on this machine only; 0 is any")] = 8231,
     show: Annotated[bool, typer.Option("--open/--no-open", help="show the page in the browser")] = True,
 ) -> None:
     """Open a page in the browser: drag scores, and see argmax, marginals, SparseMAP, samples and gradients."""

@@ -19,7 +19,8 @@ export class Chart {
     this.svg = shape("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" });
     this.marker = shape("line", { class: "now", y1: 6, y2: HEIGHT - BOTTOM });
     this.legend = element("ul", "legend");
-    node.append(this.svg, this.legend);
+    this.note = element("p");
+    node.append(this.svg, this.legend, this.note);
   }
 
   x(temperature) {
@@ -45,6 +46,8 @@ export class Chart {
       shapes.push(shape("polyline", { class: `curve line-${names.indexOf(name)}`, points: points.join(" ") }));
     }
     this.svg.replaceChildren(shape("title", {}, `${sweep.noun} above 0 by temperature`), ...shapes, this.marker);
+    const none = "Marginals never reach 0, but for rounding.";
+    this.note.textContent = `How many ${sweep.noun} are above 0 at each temperature. ${none}`;
     this.legend.replaceChildren(
       ...names.map((name, i) => {
         const item = element("li");

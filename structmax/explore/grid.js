@@ -62,6 +62,11 @@ export class Grid {
     this.cells.forEach((row, i) => row.forEach((cell, j) => cell && visit(cell, grid[i][j], i, j)));
   }
 
+  /** A grid that is only shown is a picture to a screen reader. */
+  told(words) {
+    Object.assign(this.node, { role: "img", ariaLabel: words });
+  }
+
   /** Frames the target's cells. */
   frame(cells) {
     const wanted = new Set(cells.map(String));

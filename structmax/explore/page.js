@@ -54,19 +54,28 @@ const ask = async () => {
         draw(answer);
         if (start !== null) requestAnimationFrame(() => told(performance.now() - start));
       }
-      if (!waiting) {
-        const sweep = await post("/sweep", JSON.stringify({ ...state }));
-        chart.show(sweep);
-        chart.at(state.temperature);
-        find("sweep-note").textContent =
-          `How many ${sweep.noun} are above 0 at each temperature. Marginals never reach 0, but for rounding.`;
-      }
     } catch (error) {
       find("complaint").textContent = error.message;
     }
   } while (waiting);
   busy = false;
-  find("answers").ariaBusy = "false";
+  clearTimeout(resting);
+  resting = setTimeout(chartIt, REST);
+};
+
+// Milliseconds without a change after which the chart is asked for: no drag waits for it.
+const REST = 120;
+let resting = null;
+
+const chartIt = async () => {
+  const asked = state;
+  try {
+    if (settled()) chart.show(await post("/sweep", JSON.stringify(asked)));
+  } catch (error) {
+    find("complaint").textContent = error.message;
+  }
+  chart.at(state.temperature);
+  if (asked === state) find("answers").ariaBusy = "false";
 };
 
 /** What the server chose is the page's from now on: random scores, and the whole target if a part is wanted. */

@@ -68,6 +68,7 @@ export class Points {
       made.fact.textContent = point.above;
       fitted(made, point.grids.length, this.want).forEach((grid, index) => {
         grid.build(answer.fields[index], grid.prepared);
+        grid.told(`${point.title}, ${answer.fields[index].title}: ${point.above}`);
         grid.probabilities(point.grids[index]);
         if (index === 0) grid.frame(answer.target.cells);
       });
@@ -99,6 +100,7 @@ export class Gradients {
       const largest = Math.max(...row.descent.flat(2).map(Math.abs));
       fitted(made, row.descent.length, this.want).forEach((grid, index) => {
         grid.build(answer.fields[index], grid.prepared);
+        grid.told(`${row.title}, ${answer.fields[index].title}: ${made.fact.textContent}`);
         grid.changes(row.descent[index], largest);
         if (index === 0) grid.frame(answer.target.cells);
       });

@@ -74,6 +74,7 @@ class Handler(BaseHTTPRequestHandler):
     """One connection, on a thread of its own."""
 
     server: Server
+    raw_requestline: bytes
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "structmax", ""
     # an answer leaves at once, and a connection that says nothing is closed
