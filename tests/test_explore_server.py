@@ -14,6 +14,7 @@ import pytest
 
 from structmax.explore import server as served
 from structmax.explore.answers import answer
+from structmax.explore.gradients import gradients
 from structmax.explore.request import checked
 from structmax.explore.server import BODY, Handler, Server
 from structmax.explore.sweep import sweep
@@ -68,7 +69,7 @@ def received(connection: socket.socket) -> bytes:
 
 
 def test_answers_are_those_of_the_functions(server: Server) -> None:
-    for path, function in (("/answer", answer), ("/sweep", sweep)):
+    for path, function in (("/answer", answer), ("/gradients", gradients), ("/sweep", sweep)):
         status, found, response = ask(server, path)
         assert status == 200
         assert found == json.loads(json.dumps(function(checked(ASKED))))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import structmax
 from structmax import omega
-from structmax.explore import gradients
+from structmax.explore.gradients import target
 from structmax.explore.kinds import Cells, Kind, Words
 from structmax.explore.request import Asked
 from structmax.plots import structures
@@ -21,7 +21,7 @@ SAMPLES, DRAWN = 8, 12
 
 
 def answer(asked: Asked) -> dict[str, Any]:
-    """Argmax, marginals, SparseMAP, the smoothed recursion, samples, and the gradients of estimators."""
+    """Argmax, marginals, SparseMAP, the smoothed recursion, samples, and the target."""
     structure = asked.structure
     scores, cooled = structure.parts(asked.scores), asked.cooled
     best = structure.tensors(structmax.argmax(scores, structure))
@@ -30,7 +30,7 @@ def answer(asked: Asked) -> dict[str, Any]:
     few = structure.tensors(sparse.parts)[0].unbind()[: int(sparse.counts)]
     drawn = structure.tensors(structmax.sample(cooled, structure, (SAMPLES,), generator=asked.generator()))[0].unbind()
     count = math.exp(float(structmax.log_count(scores, structure)))
-    wanted = gradients.target(asked, [*few, *drawn], best[0])
+    wanted = target(asked, [*few, *drawn])
     of = f"of {_many(count, asked.kind.member)}"
     return {
         "fields": [_field(asked, index) for index in range(len(asked.fields))],
@@ -49,7 +49,6 @@ def answer(asked: Asked) -> dict[str, Any]:
         },
         "samples": _samples(asked, drawn),
         "target": _member(asked, wanted),
-        "gradients": gradients.all_of(asked, wanted),
     }
 
 

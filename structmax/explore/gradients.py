@@ -10,7 +10,7 @@ so that its gradient is exact, whatever the number of structures; the others are
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,13 +34,14 @@ class Row:
     loss: Callable[[Asked, Any, Tensor], Tensor]
 
 
-def target(asked: Asked, others: list[Tensor], best: Tensor) -> Tensor:
+def target(asked: Asked, others: Sequence[Tensor] = ()) -> Tensor:
     """The structure that the loss wants, as its first part tensor.
 
     A wanted part: the best structure that has it. Several: the structure with the fewest other parts, and missing
     ones. None: the first of `others` that is not the best structure.
     """
     if not asked.wanted:
+        best = _best(asked, asked.scores)
         return next((other for other in others if not torch.equal(other, best)), best)
     rows, columns = zip(*asked.wanted, strict=True)
     first, *rest = asked.scores
@@ -48,8 +49,12 @@ def target(asked: Asked, others: list[Tensor], best: Tensor) -> Tensor:
     bonus[asked.fields[0].at[rows, columns]] = BONUS
     if len(asked.wanted) > 1:
         bonus = torch.where(bonus > 0, bonus, -BONUS)
-    scores = asked.structure.parts((first + bonus.view_as(first), *rest))
-    return asked.structure.tensors(structmax.argmax(scores, asked.structure))[0]
+    return _best(asked, (first + bonus.view_as(first), *rest))
+
+
+def _best(asked: Asked, scores: tuple[Tensor, ...]) -> Tensor:
+    """The best structure for these scores, as its first part tensor."""
+    return asked.structure.tensors(structmax.argmax(asked.structure.parts(scores), asked.structure))[0]
 
 
 def _distance(z: Tensor, y: Tensor) -> Tensor:
@@ -130,9 +135,9 @@ ROWS: dict[str, Row] = {
 }
 
 
-def all_of(asked: Asked, y: Tensor) -> list[dict[str, Any]]:
+def gradients(asked: Asked) -> dict[str, Any]:
     """For each estimator its loss, its step of descent −∂L/∂θ in the grids of the page, and its cosine to the exact."""
-    found, exact = [], None
+    y, found, exact = target(asked), [], None
     for name, row in ROWS.items():
         leaves = tuple(scores.clone().requires_grad_() for scores in asked.scores)
         loss = row.loss(asked, asked.structure.parts(leaves), y)
@@ -152,4 +157,4 @@ def all_of(asked: Asked, y: Tensor) -> list[dict[str, Any]]:
                 "descent": [field.shown(part) for part, field in zip(down, asked.fields, strict=True)],
             }
         )
-    return found
+    return {"gradients": found}

@@ -53,6 +53,9 @@ const ask = async () => {
         accept(asked, answer);
         draw(answer);
         if (start !== null) requestAnimationFrame(() => told(performance.now() - start));
+        // they come after the rest, so that it does not wait for them
+        const learnt = await post("/gradients", JSON.stringify({ ...asked, wanted: answer.target.cells }));
+        if (layout(asked) === layout(state)) gradients.show({ ...answer, ...learnt });
       }
     } catch (error) {
       find("complaint").textContent = error.message;
@@ -157,7 +160,6 @@ const draw = (answer) => {
   find("sparsemap-note").textContent = answer.sparsemap.caption;
   find("samples-note").textContent = answer.samples.caption;
   showTarget(find("target"), answer.target);
-  gradients.show(answer);
 };
 
 // ---- controls

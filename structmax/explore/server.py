@@ -20,6 +20,7 @@ from importlib import resources
 from typing import Any, NoReturn
 
 from structmax.explore.answers import answer
+from structmax.explore.gradients import gradients
 from structmax.explore.kinds import described
 from structmax.explore.request import RANGES, Asked, Unacceptable, checked
 from structmax.explore.sweep import sweep
@@ -42,7 +43,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 SCRIPTS = ("page.js", "state.js", "grid.js", "panels.js", "chart.js")
-ASKED: dict[str, Callable[[Asked], dict[str, Any]]] = {"/answer": answer, "/sweep": sweep}
+ASKED: dict[str, Callable[[Asked], dict[str, Any]]] = {"/answer": answer, "/gradients": gradients, "/sweep": sweep}
 
 
 @cache

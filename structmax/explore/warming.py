@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from structmax.explore.answers import answer
+from structmax.explore.gradients import gradients
 from structmax.explore.kinds import KINDS
 from structmax.explore.request import LARGEST, checked
 from structmax.explore.sweep import sweep
@@ -24,4 +25,5 @@ def warm(name: str) -> None:
     for scores in (first["scores"], steep):
         asked = checked({**first, "scores": scores})
         answer(asked)
+        gradients(asked)
         sweep(asked)
