@@ -3,8 +3,9 @@
     python benchmarks/explore.py
     python benchmarks/explore.py --words 12 --picture docs/pictures/explore.webp
 
-Every move of a drag over a dependency tree is timed by the page itself: from the pointer's event to the frame in which
-the answer is drawn. `server` is the request alone, from a client without a browser, and `cpu` what the process used for
+Moves of a drag over a dependency tree are timed by the page itself: from the pointer's event to the frame in which the
+answer is drawn. In a steady drag a move comes with every frame, and waits until the page has drawn those before.
+`server` is the request alone, from a client without a browser, and `cpu` what the process used for
 it, which a busy machine does not lengthen.
 """
 
@@ -15,6 +16,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -27,28 +30,38 @@ from structmax.explore.warming import warm
 
 SENTENCE = ["a", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "today", "and", "tomorrow"]
 CELL = "document.querySelector('#scores [role=slider]')"
+# Seconds between the moves of a steady drag.
+FRAME = 0.016
 READY = "document.getElementById('answers').ariaBusy === 'false'"
 
 
-def drags(server: Server, words: list[str], count: int, picture: Path | None) -> list[float]:
-    """Milliseconds of each move."""
-    with tempfile.TemporaryDirectory() as profile, Browser(Path(profile), 1280, 1180) as browser:
-        browser.open(f"{server.url}#kind=dependencies&rows={'+'.join(words)}" if words else server.url)
-        browser.until(READY)
-        if picture:
-            browser.picture(picture)
+def drags(server: Server, words: list[str], count: int) -> dict[str, list[float]]:
+    """Milliseconds of each move, made when the page rests, and of each picture of a drag that does not pause."""
+    with opened(f"{server.url}#kind=dependencies&rows={'+'.join(words)}") as browser:
+        browser.run(
+            "window.taken = []; new MutationObserver(() => taken.push(Number(latency.dataset.milliseconds)))"
+            ".observe(latency, { attributes: true, attributeFilter: ['data-milliseconds'] })"
+        )
         x, y = browser.middle(CELL)
-        browser.mouse("mousePressed", x, y)
-        taken = []
-        for move in range(1, count + 1):
-            browser.run("document.getElementById('latency').dataset.milliseconds = ''")
-            browser.mouse("mouseMoved", x + 8 * move, y)
-            browser.until("document.getElementById('latency').dataset.milliseconds")
-            taken.append(float(browser.run("document.getElementById('latency').dataset.milliseconds")))
+        found = {}
+        for name, rests in (("a move to its picture", True), ("in a steady drag", False)):
+            browser.mouse("mousePressed", x, y)
+            for move in range(1, count + 1):
+                browser.mouse("mouseMoved", x + 4 + 8 * move, y)
+                browser.until(READY) if rests else time.sleep(FRAME)
+            browser.mouse("mouseReleased", x + 8 * count, y)
             browser.until(READY)
-        browser.mouse("mouseReleased", x + 8 * count, y)
+            found[name] = browser.run("taken.splice(0)")
         assert not browser.messages, browser.messages
-        return taken
+        return found
+
+
+@contextmanager
+def opened(url: str) -> Iterator[Browser]:
+    with tempfile.TemporaryDirectory() as profile, Browser(Path(profile), 1280, 1180) as browser:
+        browser.open(url)
+        browser.until(READY)
+        yield browser
 
 
 def requests(server: Server, words: list[str], count: int) -> tuple[list[float], list[float]]:
@@ -76,19 +89,16 @@ def main() -> None:
     with Server() as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         if given.picture:
-            drags(server, [], 0, given.picture)
+            with opened(server.url) as browser:
+                browser.picture(given.picture)
         else:
             words = SENTENCE[: given.words]
             wall, cpu = requests(server, words, given.moves)
-            lines = {
-                "drag to picture": drags(server, words, given.moves, None),
-                "server": wall,
-                "cpu of the server": cpu,
-            }
+            lines = {**drags(server, words, given.moves), "server": wall, "cpu of the server": cpu}
             print(f"milliseconds, a dependency tree over {len(words)} words, {given.moves} times")
             for name, taken in lines.items():
                 tenths = statistics.quantiles(taken, n=10)
-                print(f"{name:<20}median {statistics.median(taken):6.1f}   9 of 10 within {tenths[-1]:6.1f}")
+                print(f"{name:<24}median {statistics.median(taken):6.1f}   9 of 10 within {tenths[-1]:6.1f}")
         server.shutdown()
 
 

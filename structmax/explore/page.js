@@ -23,6 +23,9 @@ let busy = false;
 let waiting = false;
 // when the oldest change that is not drawn yet was made
 let since = null;
+// when gradients were drawn, and after how many milliseconds they are drawn again even if there is more to draw
+let learntAt = 0;
+const OFTEN = 250;
 
 const post = async (path, body) => {
   const headers = { "Content-Type": "application/json" };
@@ -53,9 +56,12 @@ const ask = async () => {
         accept(asked, answer);
         draw(answer);
         if (start !== null) requestAnimationFrame(() => told(performance.now() - start));
-        // they come after the rest, so that it does not wait for them
-        const learnt = await post("/gradients", JSON.stringify({ ...asked, wanted: answer.target.cells }));
-        if (layout(asked) === layout(state)) gradients.show({ ...answer, ...learnt });
+        // after the rest, which does not wait for them; while a drag goes on, a few times a second
+        if (!waiting || performance.now() - learntAt > OFTEN) {
+          const learnt = await post("/gradients", JSON.stringify({ ...asked, wanted: answer.target.cells }));
+          if (layout(asked) === layout(state)) gradients.show({ ...answer, ...learnt });
+          learntAt = performance.now();
+        }
       }
     } catch (error) {
       find("complaint").textContent = error.message;
