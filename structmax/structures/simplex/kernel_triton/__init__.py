@@ -22,6 +22,7 @@ READS_HALF = (
     "entmax_pullback",
     "entmax_value",
     "entmax_gradient",
+    "entmax_part_gradient",
     "log_partition",
     "marginals",
     "marginals_jvp",
@@ -129,6 +130,13 @@ def entmax_gradient(
     constants = kind, steep_possible, per_row, x.dtype == torch.float64, rows, block
     launch(gradient, (-(-B // rows) * tiles,), arguments, constants, warps)
     return out
+
+
+def entmax_part_gradient(
+    x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, alpha: float | Tensor, ignored: int
+) -> Tensor:
+    """`entmax_gradient` of a part of each row: a probability is made of its own score and the state alone."""
+    return entmax_gradient(x, state, target, d_value, alpha, ignored)
 
 
 def log_partition(x: Tensor) -> Tensor:
