@@ -40,7 +40,7 @@ def cotangent(loss: Tensor) -> Tensor:
 # ---------------------------------------------------------------- words split over processes
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.thorough)])
 def test_words_that_are_split_over_processes(count: int, tmp_path: Any) -> None:
     torch.multiprocessing.spawn(vocabulary_split.run, (count, str(tmp_path)), nprocs=count)
 
@@ -207,7 +207,7 @@ def test_the_default_block() -> None:
     # a sixteenth, up to enough for a product
     assert block(8192, 4096, 128000) == 512
     assert block(65536, 512, 128000) == 1024
-    assert block(1, 4, 100) == block(0, 4, 100) + 0 == 1
+    assert block(1, 4, 100) == block(0, 4, 100) == 1
 
 
 def test_module() -> None:

@@ -218,18 +218,17 @@ def entmax_gradient(
 ) -> Tensor:
     """d_value · (p − onehot(target)), with p recovered from `state`; the pullback of `entmax_value`: (B, n)."""
     feasible = (x != -math.inf).any(-1, keepdim=True)
-    hit = torch.arange(x.shape[-1], device=x.device) == target[:, None]
-    gradient = d_value[:, None] * (_recover(x, state, alpha) - hit.to(x.dtype))
-    counts = feasible & (d_value != 0)[:, None] & (target != ignored)[:, None]
-    return torch.where(counts, gradient, 0.0)
+    return torch.where(feasible, entmax_part_gradient(x, state, target, d_value, alpha, ignored), 0.0)
 
 
 @returns("parts")
 def entmax_part_gradient(
     x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, alpha: float | Tensor, ignored: int
 ) -> Tensor:
-    """`entmax_gradient` of a part of each row, whose probabilities do not sum to 1: (B, n)."""
-    return entmax_gradient(x, state, target, d_value, alpha, ignored)
+    """`entmax_gradient` of a part of each row: its probabilities do not sum to 1, and all may be forbidden: (B, n)."""
+    hit = torch.arange(x.shape[-1], device=x.device) == target[:, None]
+    gradient = d_value[:, None] * (_recover(x, state, alpha) - hit.to(x.dtype))
+    return torch.where(((d_value != 0) & (target != ignored))[:, None], gradient, 0.0)
 
 
 # Columns of a long row that are summed at a time: what is kept beside the scores is a few of these, not a few rows.
