@@ -83,6 +83,30 @@ def test_a_layer_and_its_loss(alpha: float, reduction: str) -> None:
             close(again, first, 0.0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_words_without_a_gradient_are_left_out(dtype: torch.dtype, monkeypatch: Any) -> None:
+    """The same for few and for most words, and for few in several portions."""
+    tensors, target = layer(12, 40, 4, dtype), words_of(12, 40)
+    hidden, weight, bias = tensors
+    portions = []
+    whole = structmax.losses.linear.Gradients._used
+    monkeypatch.setattr(structmax.losses.linear, "FEW", 3)
+
+    def gradients(used: Any) -> tuple[Tensor, ...]:
+        monkeypatch.setattr(structmax.losses.linear.Gradients, "_used", used)
+        loss = structmax.linear_entmax_loss(hidden, weight, target, 2.0, bias=bias, label_smoothing=0.1, block=5)
+        return torch.autograd.grad(loss, tensors)
+
+    def counted(self: Any, d_scores: Tensor) -> Tensor | None:
+        portions.append(whole(self, d_scores))
+        return portions[-1]
+
+    few, most = gradients(counted), gradients(lambda self, d_scores: None)
+    assert all(3 < len(used) <= 20 for used in portions)
+    for ours, theirs in zip(few, most, strict=True):
+        close(ours, theirs, 1e-14 if dtype == torch.float64 else 2**-7)
+
+
 def test_alpha_one_is_cross_entropy() -> None:
     (hidden, weight, bias), target = layer(), words_of()
     loss = structmax.linear_entmax_loss(hidden, weight, target, 1.0, bias=bias, label_smoothing=0.1)

@@ -6,7 +6,10 @@ the gradients of h, W and b. What stays of a block is its part of these, so memo
 For a mean or a sum this happens in the forward pass, since the rows' cotangents are known but for a factor. For losses
 of single rows they are not: the forward pass keeps two numbers per row, and the backward pass makes the scores again.
 
-Label smoothing needs no scores either: their mean over the words is h · mean(W) + mean(b).
+Where α > 1 most probabilities are 0, and so are most gradients of scores: the two products of the backward pass are
+made for the words that any row of the block gives a probability, or has as its target.
+
+Label smoothing needs no scores: their mean over the words is h · mean(W) + mean(b). Its gradient is added at the end.
 """
 
 from collections.abc import Iterator
@@ -29,6 +32,8 @@ Tensors = tuple[Tensor | None, ...]
 # A block has at most this share of the rows, where the hidden states are small, and need have no more rows than that:
 # the gradient of the weights is read and written once for each block, which is hidden behind products of this many.
 SHARE, ENOUGH = 16, 1024
+# Words that are gathered at a time, where few have a gradient.
+FEW = 4096
 
 
 @dataclass(frozen=True)
@@ -81,12 +86,34 @@ class Gradients:
         self.bias = layer.weight.new_zeros(len(layer.weight), dtype=layer.wide) if of_bias else None
 
     def add(self, rows: slice, d_scores: Tensor) -> None:
-        if self.hidden is not None:
-            torch.mm(d_scores, self.layer.weight, out=self.hidden[rows])
-        if self.weight is not None:
-            add_product(self.weight, d_scores.T, self.layer.hidden[rows])
+        hidden, weight = self.layer.hidden[rows], self.layer.weight
+        used = self._used(d_scores)
+        if used is None:
+            if self.hidden is not None:
+                torch.mm(d_scores, weight, out=self.hidden[rows])
+            if self.weight is not None:
+                add_product(self.weight, d_scores.T, hidden)
+        else:
+            d_hidden = torch.zeros_like(hidden, dtype=self.layer.wide)
+            for few in used.split(FEW):
+                d_few = d_scores[:, few]
+                if self.hidden is not None:
+                    add_product(d_hidden, d_few, weight[few])
+                if self.weight is not None:
+                    d_weight = torch.zeros(len(few), weight.shape[1], dtype=self.layer.wide, device=weight.device)
+                    add_product(d_weight, d_few.T, hidden)
+                    self.weight.index_add_(0, few, d_weight)
+            if self.hidden is not None:
+                self.hidden[rows] = d_hidden
         if self.bias is not None:
             self.bias += d_scores.sum(0, dtype=self.layer.wide)
+
+    def _used(self, d_scores: Tensor) -> Tensor | None:
+        """The words that have a gradient in any of these rows; None where it is most of them, or softmax."""
+        if self.layer.settings.alpha <= 1:
+            return None
+        used = d_scores.any(0).nonzero().squeeze(1)
+        return used if 2 * len(used) <= d_scores.shape[1] else None
 
     def whole(self, d_loss: Tensor, factor: Tensor | None = None) -> Tensors:
         """Those of all blocks and processes, with what label smoothing adds, times a factor.
