@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 Tensors = tuple[Tensor | None, ...]
-# A block has at most this share of the rows, where the hidden states are small, and need have no more rows than that:
-# the gradient of the weights is read and written once for each block, which is hidden behind products of this many.
+# A block has this share of the rows where its scores would otherwise be few, yet no more rows than are enough: the
+# gradient of the weights is read and written once for each block, and products of that many rows take as long.
 SHARE, ENOUGH = 16, 1024
 # Words that are gathered at a time, where few have a gradient.
 FEW = 4096
@@ -96,13 +96,13 @@ class Gradients:
         else:
             d_hidden = torch.zeros_like(hidden, dtype=self.layer.wide)
             for few in used.split(FEW):
-                d_few = d_scores[:, few]
+                d_few, weight_few = d_scores[:, few], weight[few]
                 if self.hidden is not None:
-                    add_product(d_hidden, d_few, weight[few])
+                    add_product(d_hidden, d_few, weight_few)
                 if self.weight is not None:
-                    d_weight = torch.zeros(len(few), weight.shape[1], dtype=self.layer.wide, device=weight.device)
-                    add_product(d_weight, d_few.T, hidden)
-                    self.weight.index_add_(0, few, d_weight)
+                    d_weight_few = torch.zeros_like(weight_few, dtype=self.layer.wide)
+                    add_product(d_weight_few, d_few.T, hidden)
+                    self.weight.index_add_(0, few, d_weight_few)
             if self.hidden is not None:
                 self.hidden[rows] = d_hidden
         if self.bias is not None:
