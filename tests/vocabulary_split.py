@@ -117,9 +117,10 @@ def other_dimensions(rank: int, count: int) -> None:
 
 
 def layer(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Hidden states, weights, bias and targets. Scores are near 1, so that float32 has seven digits after the point."""
     generator = torch.Generator().manual_seed(1)
     hidden, weight, bias = (
-        torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+        (0.5 * torch.randn(shape, generator=generator, dtype=torch.float64)).to(dtype)
         for shape in ((2, 7, HIDDEN), (WORDS, HIDDEN), (WORDS,))
     )
     target = torch.randint(WORDS, (2, 7), generator=generator)
@@ -233,9 +234,9 @@ def traffic(rank: int, count: int) -> None:
 def refusals(rank: int, count: int) -> None:
     world = distributed.group.WORLD
     x, target = torch.zeros(3, 4), torch.zeros(3, dtype=torch.int64)
-    with pytest.raises(ValueError, match="`alpha` should be at most 2 where the words are split"):
+    with pytest.raises(ValueError, match="`alpha` should be at most 2 where words are split"):
         structmax.entmax_loss(x, target, 2.5, group=world)
-    with pytest.raises(ValueError, match="`alpha` should be at most 2 where the words are split"):
+    with pytest.raises(ValueError, match="`alpha` should be at most 2 where words are split"):
         structmax.linear_entmax_loss(x, torch.zeros(2, 4), target, 2.5, group=world)
     with pytest.raises(ValueError, match="`weight` should be None where the classes are split"):
         structmax.entmax_loss(x, target, weight=torch.ones(4), group=world)

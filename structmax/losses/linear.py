@@ -1,17 +1,17 @@
 """The entmax loss of a linear layer, without its scores: rows × words numbers are never in memory at once.
 
-A block of rows is taken at a time: its scores h Wᵀ + b, its losses, the gradient of its scores, and from that at once
-the gradients of h, W and b. What stays of a block is its part of these, so memory does not grow with rows × words.
+The forward pass makes the scores of a block of rows at a time, h Wᵀ + b, and keeps a loss and two numbers of each row.
+From these and its score the probability of any word is recovered, so the backward pass goes through the words: it makes
+the scores of all rows for some words at a time, their gradient, and from that at once those of h, W and b. The gradient
+of a word's weights is one product over all rows, and is written once.
 
-For a mean or a sum this happens in the forward pass, since the rows' cotangents are known but for a factor. For losses
-of single rows they are not: the forward pass keeps two numbers per row, and the backward pass makes the scores again.
-
-Where α > 1 most probabilities are 0, and so are most gradients of scores: the two products of the backward pass are
-made for the words that any row of the block gives a probability, or has as its target.
+Where α > 1 most probabilities are 0. The backward pass takes the words that some row gives a probability, or has as its
+target, and leaves out the others.
 
 Label smoothing needs no scores: their mean over the words is h · mean(W) + mean(b). Its gradient is added at the end.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,18 +22,16 @@ from torch.autograd import Function
 
 from structmax import check
 from structmax.autograd import once
-from structmax.losses.split import IGNORED, Rows, Settings, gradient, refuse_above_two, solve
+from structmax.losses.split import IGNORED, Rows, Settings, part_gradient, refuse_above_two, solve
 from structmax.losses.words import Words, across, alone, is_dtensor, like, slice_of, whole_of
+from structmax.mappings.entmax_rules import NOTHING
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-Tensors = tuple[Tensor | None, ...]
-# A block has this share of the rows where its scores would otherwise be few, yet no more rows than are enough: the
-# gradient of the weights is read and written once for each block, and products of that many rows take as long.
+# A block has this share of the rows where its scores would otherwise be few, yet no more rows than are enough for a
+# product to keep a GPU busy.
 SHARE, ENOUGH = 16, 1024
-# Words that are gathered at a time, where few have a gradient.
-FEW = 4096
 
 
 @dataclass(frozen=True)
@@ -60,6 +58,16 @@ class Layer:
             rows = slice(start, start + self.block)
             yield rows, torch.nn.functional.linear(self.hidden[rows], self.weight, self.bias)
 
+    def portions(self, used: Tensor | None) -> Iterator[Tensor | slice]:
+        """Words whose scores take as much memory as those of a block: `used` ones, or all if most are."""
+        n = len(self.weight)
+        size = max(1, self.block * n // max(1, len(self.hidden)))
+        few = None if used is None else used.nonzero().squeeze(1)
+        if few is not None and 0 < 2 * len(few) <= n:
+            yield from few.split(size)
+        elif few is None or len(few) > 0:
+            yield from (slice(start, start + size) for start in range(0, n, size))
+
     def mean_word(self) -> tuple[Tensor, Tensor]:
         """The means over all words of W, (d,), and of b: ()."""
         total = self.weight.new_zeros(self.weight.shape[1] + 1, dtype=self.wide)
@@ -75,70 +83,55 @@ class Layer:
         return self.hidden.to(self.wide) @ weight + bias
 
 
+def reached(scores: Tensor, rows: Rows, alpha: float) -> Tensor:
+    """The words to which some row that counts gives a probability, a few more at most, and targets: (n,)."""
+    origin, level = rows.state.unsqueeze(-1).unbind(1)
+    cut = origin + level - 1 / (alpha - 1)
+    # lower than that by more than rounding
+    cut = cut - 1e-5 * (1 + cut.abs())
+    ignored = (rows.target == IGNORED).unsqueeze(-1)
+    # not "above": a NaN is reached
+    found = ~(scores <= torch.where(ignored, math.inf, cut)).all(0)
+    # one place more, for targets that are not here: nothing waits for a GPU to count the others
+    found = torch.cat([found, found.new_zeros(1)])
+    found[torch.where(rows.target >= 0, rows.target, len(found) - 1)] = True
+    return found[:-1]
+
+
 class Gradients:
-    """Those of hidden states, weights and bias, to which blocks of rows are added; None where not wanted."""
+    """Those of hidden states, weights and bias, to which portions of words are added; None where not wanted."""
 
     def __init__(self, layer: Layer, wanted: tuple[bool, ...]) -> None:
         self.layer = layer
         of_hidden, of_weight, of_bias = wanted
-        self.hidden = torch.empty_like(layer.hidden) if of_hidden else None
-        self.weight = torch.zeros_like(layer.weight, dtype=layer.wide) if of_weight else None
-        self.bias = layer.weight.new_zeros(len(layer.weight), dtype=layer.wide) if of_bias else None
+        self.hidden = torch.zeros_like(layer.hidden, dtype=layer.wide) if of_hidden else None
+        self.weight = torch.zeros_like(layer.weight) if of_weight else None
+        self.bias = layer.weight.new_zeros(len(layer.weight)) if of_bias else None
 
-    def add(self, rows: slice, d_scores: Tensor) -> None:
-        hidden, weight = self.layer.hidden[rows], self.layer.weight
-        used = self._used(d_scores)
-        if used is None:
-            if self.hidden is not None:
-                torch.mm(d_scores, weight, out=self.hidden[rows])
-            if self.weight is not None:
-                add_product(self.weight, d_scores.T, hidden)
-        else:
-            d_hidden = torch.zeros_like(hidden, dtype=self.layer.wide)
-            for few in used.split(FEW):
-                d_few, weight_few = d_scores[:, few], weight[few]
-                if self.hidden is not None:
-                    add_product(d_hidden, d_few, weight_few)
-                if self.weight is not None:
-                    d_weight_few = torch.zeros_like(weight_few, dtype=self.layer.wide)
-                    add_product(d_weight_few, d_few.T, hidden)
-                    self.weight.index_add_(0, few, d_weight_few)
-            if self.hidden is not None:
-                self.hidden[rows] = d_hidden
-        if self.bias is not None:
-            self.bias += d_scores.sum(0, dtype=self.layer.wide)
-
-    def _used(self, d_scores: Tensor) -> Tensor | None:
-        """The words that have a gradient in any of these rows; None where it is most of them, or softmax."""
-        if self.layer.settings.alpha <= 1:
-            return None
-        used = d_scores.any(0).nonzero().squeeze(1)
-        return used if 2 * len(used) <= d_scores.shape[1] else None
-
-    def whole(self, d_loss: Tensor, factor: Tensor | None = None) -> Tensors:
-        """Those of all blocks and processes, with what label smoothing adds, times a factor.
-
-        `d_loss` (B,) has been in the blocks already, and the factor has not: half precision has no room for it there.
-        """
-        layer = self.layer
+    def add(self, words: Tensor | slice, d_scores: Tensor) -> None:
         if self.hidden is not None:
-            layer.words.sum(self.hidden)
+            add_product(self.hidden, d_scores, self.layer.weight[words])
+        if self.weight is not None:
+            self.weight[words] = d_scores.T @ self.layer.hidden
+        if self.bias is not None:
+            self.bias[words] = d_scores.sum(0)
+
+    def whole(self, d_loss: Tensor) -> tuple[Tensor | None, ...]:
+        """Those of all words and processes, with what label smoothing adds for cotangents (B,) of the losses."""
+        layer, hidden = self.layer, self.hidden
+        if hidden is not None:
+            hidden = layer.words.sum(hidden.to(layer.hidden.dtype))
         smoothing = layer.settings.label_smoothing
         if smoothing > 0:
             spread = smoothing * torch.where(layer.target == IGNORED, 0.0, d_loss).to(layer.wide)
             share = spread / layer.words.total
-            if self.hidden is not None:
-                self.hidden -= torch.outer(spread, layer.mean_word()[0]).to(self.hidden.dtype)
+            if hidden is not None:
+                hidden -= torch.outer(spread, layer.mean_word()[0]).to(hidden.dtype)
             if self.weight is not None:
-                self.weight -= share @ layer.hidden.to(layer.wide)
+                self.weight -= (share @ layer.hidden.to(layer.wide)).to(self.weight.dtype)
             if self.bias is not None:
-                self.bias -= share.sum()
-        every = self.hidden, self.weight, self.bias
-        if factor is not None:
-            for gradient in every:
-                if gradient is not None:
-                    gradient *= factor
-        return every
+                self.bias -= share.sum().to(self.bias.dtype)
+        return hidden, self.weight, self.bias
 
 
 def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
@@ -170,43 +163,45 @@ class Plan:
 
 
 class LinearLoss(Function):
-    """The losses of rows, or their sum or mean. `target` is IGNORED where a row counts nothing."""
+    """The losses of rows: (B,). `target` is IGNORED where a row counts nothing."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, plan: Plan) -> Tensor:
         settings, ctx.plan = plan.settings, plan
-        ctx.at_once = plan.recorded and settings.reduction != "none"
         with torch.autocast(hidden.device.type, enabled=False):
             layer = plan.layer(hidden, weight, bias, target)
-            gradients = Gradients(layer, ctx.needs_input_grad[:3] if ctx.at_once else (False,) * 3)
-            ones = torch.ones_like(target, dtype=layer.wide)
+            sparse = plan.recorded and settings.alpha > 1
+            used = torch.zeros(len(weight), dtype=torch.bool, device=weight.device) if sparse else None
             known = []
             for rows, scores in layer.blocks():
                 known.append(solve(scores, target[rows], plan.words, settings))
-                if ctx.at_once:
-                    gradients.add(rows, gradient(scores, known[-1], ones[rows], plan.words, settings))
+                if used is not None:
+                    used |= reached(scores, known[-1], settings.alpha)
             every = Rows(*map(torch.cat, zip(*known, strict=True)))
-            if ctx.at_once:
-                count = (target != IGNORED).sum().clamp_min(1).to(layer.wide)
-                kept = gradients.whole(ones, 1 / count if settings.reduction == "mean" else None)
-                ctx.save_for_backward(*map(_in_dtype_of, kept, (hidden, weight, bias)))
-            else:
-                ctx.save_for_backward(hidden, weight, bias, target, *every)
+            ctx.save_for_backward(hidden, weight, bias, target, used, *every)
             mean = layer.mean_scores() if settings.label_smoothing > 0 else every.loss
-            return settings.reduced(settings.smoothed(every, mean), target).clone()
+            return settings.smoothed(every, mean).clone()
 
     @staticmethod
     @once("A linear layer with its entmax loss")
     def backward(ctx: Any, d_loss: Tensor) -> tuple[Any, ...]:
-        if ctx.at_once:
-            return *(None if kept is None else kept * d_loss for kept in ctx.saved_tensors), None, None
-        hidden, weight, bias, target, *known = ctx.saved_tensors
-        layer = ctx.plan.layer(hidden, weight, bias, target)
+        hidden, weight, bias, target, used, *known = ctx.saved_tensors
+        rows, layer = Rows(*known), ctx.plan.layer(hidden, weight, bias, target)
         gradients = Gradients(layer, ctx.needs_input_grad[:3])
-        for rows, scores in layer.blocks():
-            these = Rows(*(tensor[rows] for tensor in known))
-            gradients.add(rows, gradient(scores, these, d_loss[rows], layer.words, layer.settings))
-        return *map(_in_dtype_of, gradients.whole(d_loss), (hidden, weight, bias)), None, None
+        with torch.autocast(hidden.device.type, enabled=False):
+            for words in layer.portions(used):
+                own = None if layer.bias is None else layer.bias[words]
+                scores = torch.nn.functional.linear(layer.hidden, layer.weight[words], own)
+                here = rows._replace(target=_among(words, rows.target, len(weight)))
+                gradients.add(words, part_gradient(scores, here, d_loss, layer.settings))
+            return *map(_in_dtype_of, gradients.whole(d_loss), (hidden, weight, bias)), None, None
+
+
+def _among(words: Tensor | slice, target: Tensor, n: int) -> Tensor:
+    """Targets (B,) of n words as places among some of them; NOTHING where they are others."""
+    place = torch.full((n,), NOTHING, device=target.device)
+    place[words] = torch.arange(len(place[words]), device=target.device)
+    return torch.where(target >= 0, place[target.clamp_min(0)], target)
 
 
 def _in_dtype_of(gradient: Tensor | None, like: Tensor | None) -> Tensor | None:
@@ -229,25 +224,26 @@ def linear_entmax_loss(
 ) -> Tensor:
     """`entmax_loss` of a linear layer, `hidden @ weight.T + bias`, whose scores are never all in memory.
 
-    Scores are made for a block of rows at a time, and the gradients of hidden states, weights and bias are made of them
-    at once. Losses and gradients are those of `entmax_loss(linear(hidden, weight, bias), target)`, first derivatives
-    only. Cross-entropy at α = 1.
+    The forward pass makes the scores of a block of rows at a time, the backward pass those of some words, and only for
+    words that have a gradient. Losses and gradients are those of `entmax_loss(linear(hidden, weight, bias), target)`,
+    first derivatives only. Cross-entropy at α = 1.
 
     Args:
         hidden: (…, d) hidden states.
         weight: (n, d), a vector for each word, as in `torch.nn.Linear`.
         target: (…) integer words.
-        alpha: a number > 0.
+        alpha: a number > 0 and at most 2: above, scores that are made anew would have to be the same to the last bit.
         bias: (n,) or None.
         ignore_index: targets of this value are ignored and get no gradient.
-        reduction: "mean", "sum" or "none". For "none" the backward pass makes the scores once more.
+        reduction: "mean", "sum" or "none".
         label_smoothing: share of the target spread evenly over the words.
-        block: rows whose scores are in memory at a time. By default their scores are about as large as the hidden
-            states, or a sixteenth of all scores, if that is more and of no more than 1,024 rows.
+        block: rows whose scores are in memory at a time; in the backward pass it is as many scores of some words. By
+            default they are about as many numbers as the hidden states, or a sixteenth of all scores, if that is more
+            and of no more than 1,024 rows.
         group: the processes among which the words are split: weight and bias here are those of this process's words,
             any number of them, in the order of the processes. Hidden states and targets are the same for all, and so
-            are the loss and the gradient of the hidden states. `alpha` is at most 2. A weight that is a DTensor, split
-            along its words, needs no group.
+            are the loss and the gradient of the hidden states. A weight that is a DTensor, split along its words, needs
+            no group.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:
@@ -263,6 +259,7 @@ def linear_entmax_loss(
     """
     check.loss_settings(reduction, label_smoothing)
     check.number("alpha", alpha)
+    refuse_above_two(alpha)
     given, hidden, target = hidden, whole_of("hidden", hidden), whole_of("target", target)
     if is_dtensor(weight):
         weight, group = slice_of("weight", weight, 0)
@@ -272,8 +269,6 @@ def linear_entmax_loss(
     _check_layer(hidden, weight, bias, or_empty=group is not None)
     rows = hidden.shape[:-1].numel()
     words = alone(len(weight)) if group is None else across(group, len(weight), rows, hidden.device)
-    if group is not None:
-        refuse_above_two(alpha)
     settings = Settings(float(alpha), ignore_index, reduction, label_smoothing, backend)
     flat = settings.targets(target, hidden, words.total)
     size = _default_block(rows, hidden.shape[-1], words.largest) if block is None else block
@@ -283,7 +278,8 @@ def linear_entmax_loss(
     tensors = (hidden, weight) if bias is None else (hidden, weight, bias)
     recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     plan = Plan(words, settings, size, dtype, recorded)
-    loss = LinearLoss.apply(hidden.reshape(rows, hidden.shape[-1]), weight, bias, flat, plan)
+    losses = LinearLoss.apply(hidden.reshape(rows, hidden.shape[-1]), weight, bias, flat, plan)
+    loss = settings.reduced(losses, flat)
     return like(loss.reshape(target.shape) if reduction == "none" else loss, given)
 
 

@@ -149,13 +149,12 @@ def _threshold(
     return tau, ahead, chosen
 
 
-def gradient(x: Tensor, rows: Rows, d_loss: Tensor, words: Words, settings: Settings) -> Tensor:
-    """d_loss · (p − (1 − label_smoothing) e_target): (B, n)."""
+def part_gradient(x: Tensor, rows: Rows, d_loss: Tensor, settings: Settings) -> Tensor:
+    """d_loss · (p − (1 − label_smoothing) e_target) of some words, (B, n), among which the targets are counted."""
     if x.numel() == 0:
         return torch.zeros_like(x)
     tensors = x, rows.state, rows.target, d_loss.to(rows.state.dtype)
-    name, backend = ("entmax_gradient", settings.backend) if words.group is None else ("entmax_part_gradient", "auto")
-    (d_x,) = ask(ROOM, name, tensors, 1, backend, alpha=settings.alpha, ignored=IGNORED)
+    (d_x,) = ask(ROOM, "entmax_part_gradient", tensors, 1, "auto", alpha=settings.alpha, ignored=IGNORED)
     if settings.label_smoothing > 0:
         less = torch.where(rows.target >= 0, settings.label_smoothing * d_loss, 0.0).to(d_x.dtype)
         d_x.scatter_add_(-1, rows.target.clamp_min(0).unsqueeze(-1), less.unsqueeze(-1))
@@ -180,7 +179,7 @@ class SplitLoss(Function):
     def backward(ctx: Any, d_loss: Tensor) -> tuple[Any, ...]:
         x, *known = ctx.saved_tensors
         rows = Rows(*known)
-        d_x = gradient(x, rows, d_loss, ctx.words, ctx.settings)
+        d_x = part_gradient(x, rows, d_loss, ctx.settings)
         if ctx.settings.label_smoothing > 0:
             share = (ctx.settings.label_smoothing / ctx.words.total) * d_loss
             d_x -= torch.where(rows.target == IGNORED, 0.0, share).to(d_x.dtype).unsqueeze(-1)
@@ -205,6 +204,6 @@ def split_loss(scores: Tensor, target: Tensor, dim: int, group: Any, settings: S
 def refuse_above_two(alpha: float) -> None:
     if alpha > 2:
         raise ValueError(
-            f"`alpha` should be at most 2 where the words are split over processes, but is {alpha:g}: above 2 no "
-            "threshold is fine enough, and the smallest word of the support would have to be agreed on."
+            f"`alpha` should be at most 2 where words are split over processes or scores made anew, but is {alpha}: "
+            "above 2 probabilities change at any rate with their scores. Try `structmax.entmax_loss` in one process."
         )
