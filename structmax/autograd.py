@@ -77,6 +77,12 @@ class _Refused(Function):
         raise NotImplementedError(f"{ctx.who} has first derivatives only. Try `structmax.entmax_loss` in one process.")
 
 
+def no_transforms(who: str) -> None:
+    """Says that torch.func's transforms have no rule for this."""
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        raise NotImplementedError(f"{who} has no rule for torch.func. Try `structmax.entmax_loss` in one process.")
+
+
 def once(who: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Marks a backward whose gradients have none; whoever asks for them is told so."""
 

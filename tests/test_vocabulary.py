@@ -253,6 +253,8 @@ def test_what_is_refused() -> None:
     (gradient,) = torch.autograd.grad(loss(bias=bias), hidden, create_graph=True)
     with pytest.raises(NotImplementedError, match="A linear layer with its entmax loss has first derivatives only"):
         gradient.sum().backward()
+    with pytest.raises(NotImplementedError, match="A linear layer with its entmax loss has no rule for torch"):
+        torch.func.grad(lambda h: structmax.linear_entmax_loss(h, weight.detach(), target))(hidden.detach())
     with pytest.raises(TypeError, match="`alpha` should be a number, but is a tensor"):
         loss(torch.tensor(1.5))
     with pytest.raises(ValueError, match="`alpha` should be at most 2 where words are split"):

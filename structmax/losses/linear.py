@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from structmax import check
-from structmax.autograd import once
+from structmax.autograd import no_transforms, once
 from structmax.losses.split import IGNORED, Rows, Settings, part_gradient, refuse_above_two, solve
 from structmax.losses.words import Words, across, alone, is_dtensor, like, slice_of, whole_of
 from structmax.mappings.entmax_rules import NOTHING
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 # A block has this share of the rows where its scores would otherwise be few, yet no more rows than are enough for a
 # product to keep a GPU busy.
 SHARE, ENOUGH = 16, 1024
+WHO = "A linear layer with its entmax loss"
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ class LinearLoss(Function):
             return settings.smoothed(every, mean).clone()
 
     @staticmethod
-    @once("A linear layer with its entmax loss")
+    @once(WHO)
     def backward(ctx: Any, d_loss: Tensor) -> tuple[Any, ...]:
         hidden, weight, bias, target, used, *known = ctx.saved_tensors
         rows, layer = Rows(*known), ctx.plan.layer(hidden, weight, bias, target)
@@ -257,6 +258,7 @@ def linear_entmax_loss(
 
     Reference: Blondel, Martins & Niculae 2020, https://arxiv.org/abs/1901.02324.
     """
+    no_transforms(WHO)
     check.loss_settings(reduction, label_smoothing)
     check.number("alpha", alpha)
     refuse_above_two(alpha)

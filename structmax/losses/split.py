@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from structmax import check
-from structmax.autograd import once
+from structmax.autograd import no_transforms, once
 from structmax.calling import ask
 from structmax.losses.words import Words, across, is_dtensor, like, slice_of, whole_of
 from structmax.mappings.entmax_rules import NOTHING, ROOM
@@ -27,6 +27,7 @@ from structmax.mappings.entmax_rules import NOTHING, ROOM
 IGNORED = NOTHING - 1
 # Far more than Newton's method takes.
 STEPS = 100
+WHO = "The loss of a vocabulary that is split over processes"
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ class SplitLoss(Function):
         return settings.smoothed(rows, mean).clone()
 
     @staticmethod
-    @once("The loss of a vocabulary that is split over processes")
+    @once(WHO)
     def backward(ctx: Any, d_loss: Tensor) -> tuple[Any, ...]:
         x, *known = ctx.saved_tensors
         rows = Rows(*known)
@@ -188,6 +189,7 @@ class SplitLoss(Function):
 
 def split_loss(scores: Tensor, target: Tensor, dim: int, group: Any, settings: Settings) -> Tensor:
     """`entmax_loss` of scores whose classes along `dim` are split over the processes of a group or of a DTensor."""
+    no_transforms(WHO)
     refuse_above_two(settings.alpha)
     where = check.axis(scores, dim, or_empty=True)
     given, target = scores, whole_of("target", target)
