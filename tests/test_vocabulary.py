@@ -14,6 +14,8 @@ from torch.autograd import gradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import structmax
+from structmax.calling import ask
+from structmax.structures.simplex import reference
 
 ALPHAS = (0.8, 1.0, 1.3, 1.5, 2.0)
 
@@ -52,12 +54,29 @@ def test_sums_at_a_threshold(alpha: float, dtype: torch.dtype) -> None:
     x = torch.randn(3, 8200, generator=generator, dtype=dtype)
     x[0, 3], x[1, :8192], x[2] = -math.inf, -math.inf, 0.0
     p = structmax.entmax(x.double(), alpha)
-    _, state = structmax.structures.simplex.reference.entmax_value(x.double(), torch.zeros(3).long(), alpha, -100)
-    sums = structmax.structures.simplex.reference.entmax_sums(x, state, alpha)
+    _, state = reference.entmax_value(x.double(), torch.zeros(3).long(), alpha, -100)
+    sums = reference.entmax_sums(x, state, alpha)
     z = torch.where(p > 0, x.double() - state[:, :1], 0.0)
     slopes = torch.where(p > 0, p ** (2 - alpha), 0.0)
     close(sums, torch.stack([p.sum(-1), slopes.sum(-1), (p * z).sum(-1)], -1), 1e-8)
     close(sums[:, 0], torch.ones(3, dtype=torch.float64), 1e-12)
+
+
+@pytest.mark.parametrize("alpha", [0.6, 1.0, 1.2, 1.5, 2.0, 3.0])
+def test_the_gradient_of_a_part_of_each_row(alpha: float) -> None:
+    x = torch.randn(4, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x[0, 20:], x[3] = -math.inf, 0.0
+    target, d_value = torch.tensor([1, -(2**62), 5, -100]), torch.tensor([1.0, 2.0, 0.5, 1.0], dtype=torch.float64)
+    _, state = reference.entmax_value(x, torch.zeros(4).long(), alpha, -100)
+    part, room = x[:, 18:].contiguous(), structmax.Simplex.room
+    tensors, fields = (part, state, target, d_value), {"alpha": alpha, "ignored": -100}
+    want = structmax.entmax(x, alpha)[:, 18:] * d_value[:, None]
+    want[0, 1] -= 1.0
+    want[2, 5] -= 0.5
+    want[3] = 0.0
+    for backend in ("numba", "reference"):
+        (got,) = ask(room, "entmax_part_gradient", tensors, 1, backend, **fields)
+        close(got, want, 1e-12)
 
 
 # ---------------------------------------------------------------- a linear layer without its scores
