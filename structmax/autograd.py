@@ -64,6 +64,41 @@ def plain_apply(function: type[Function]) -> Callable[..., Any]:
     return super(Function, function).apply  # type: ignore[misc]
 
 
+class _Refused(Function):
+    """A gradient that has no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, who: str) -> Tensor:
+        ctx.who = who
+        return gradient.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError(f"{ctx.who} has first derivatives only. Try `structmax.entmax_loss` in one process.")
+
+
+def no_transforms(who: str) -> None:
+    """Says that torch.func's transforms have no rule for this."""
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        raise NotImplementedError(f"{who} has no rule for torch.func. Try `structmax.entmax_loss` in one process.")
+
+
+def once(who: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Marks a backward whose gradients have none; whoever asks for them is told so."""
+
+    def mark(backward: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
+            with torch.no_grad():
+                gradients = backward(ctx, *cotangents)
+            if not torch.is_grad_enabled():
+                return gradients
+            return tuple(g if g is None else _Refused.apply(g.requires_grad_(), who) for g in gradients)
+
+        return wrapped
+
+    return mark
+
+
 def _listed(out: Any) -> Any:
     return (out,) if isinstance(out, Tensor) else out
 

@@ -84,6 +84,26 @@ def test_value_and_gradient(alpha, n):
     torch.testing.assert_close(got, want, atol=1e-11, rtol=0)
 
 
+@pytest.mark.parametrize("alpha", [1.5, 0.6, 1.0, 1.3, 2.0])
+def test_sums_of_a_part_of_each_row(alpha):
+    """At thresholds of the whole rows and below, of parts that may be forbidden altogether; longer than a tile."""
+    x = rows(1100)[:4]
+    _, state = reference.entmax_value(x, torch.zeros(4, dtype=torch.int64), alpha, -100)
+    state[1, 1] -= 0.1
+    part = x[:, 5:].contiguous()
+    part[3] = -math.inf
+    for dtype, atol in ((torch.float64, 1e-11), (torch.float32, 1e-5)):
+        want = reference.entmax_sums(part.to(dtype).double(), state, alpha)
+        got = kernel_triton.entmax_sums(part.to(DEVICE, dtype), state.to(DEVICE), alpha).cpu()
+        torch.testing.assert_close(got, want, atol=atol, rtol=atol)
+        target = torch.tensor([0, -(2**62), 7, 3])
+        ones = torch.ones(4, dtype=dtype)
+        here = part.to(dtype), state.to(dtype), target, ones
+        got = kernel_triton.entmax_part_gradient(*(t.to(DEVICE) for t in here), alpha, -100).cpu()
+        want = reference.entmax_part_gradient(part.to(dtype).double(), state, target, ones.double(), alpha, -100)
+        torch.testing.assert_close(got.double(), want, atol=atol, rtol=0)
+
+
 def test_one_alpha_for_each_row():
     x = rows(65)
     alpha = torch.tensor([1.0, 1.2, 1.5, 2.0, 1.5, 2.5, 10.0], dtype=torch.float64)

@@ -5,10 +5,19 @@ import math
 import torch
 from torch import Tensor
 
-from structmax.check.arguments import between, boolean, broadcasts, floating, readable, same_device, whole_numbers
+from structmax.check.arguments import (
+    between,
+    boolean,
+    broadcasts,
+    choice,
+    floating,
+    readable,
+    same_device,
+    whole_numbers,
+)
 
 
-def axis(scores: Tensor, dim: int) -> int:
+def axis(scores: Tensor, dim: int, *, or_empty: bool = False) -> int:
     """`dim` counted from the end: −1, −2, …"""
     floating("scores", scores)
     rank = scores.dim()
@@ -18,7 +27,7 @@ def axis(scores: Tensor, dim: int) -> int:
         raise ValueError(
             f"`dim` should be between {-rank} and {rank - 1} for scores of shape {tuple(scores.shape)}, but is {dim!r}."
         )
-    if scores.shape[dim] == 0:
+    if scores.shape[dim] == 0 and not or_empty:
         raise ValueError(
             f"`scores` should have at least one entry along `dim`={dim}, but has shape {tuple(scores.shape)}."
         )
@@ -154,9 +163,15 @@ def feasible_bounds(lower: Tensor, upper: Tensor, total: Tensor, *, is_budget: b
     )
 
 
-def hard_target(target: Tensor, x: Tensor, ignore_index: int) -> Tensor:
-    """Integer classes, one for each row of x (…, n), as int64."""
-    batch = x.shape[:-1]
+def loss_settings(reduction: str, label_smoothing: float) -> None:
+    choice("reduction", reduction, ("mean", "sum", "none"))
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ValueError(f"`label_smoothing` should be between 0 and 1, but is {label_smoothing}.")
+
+
+def hard_target(target: Tensor, x: Tensor, ignore_index: int, classes: int | None = None) -> Tensor:
+    """Integer classes, one for each row of x (…, n), as int64: as many classes as entries, or as is said."""
+    batch, n = x.shape[:-1], x.shape[-1] if classes is None else classes
     if target.dtype == torch.bool or target.is_complex():
         raise TypeError(f"`target` should hold integer classes or probabilities, but has dtype {target.dtype}.")
     same_device("target", target, x)
@@ -168,10 +183,10 @@ def hard_target(target: Tensor, x: Tensor, ignore_index: int) -> Tensor:
     # A byte could not be compared with a negative number.
     target = target.long()
     if readable(target) and target.numel():
-        wrong = (target != ignore_index) & ((target < 0) | (target >= x.shape[-1]))
+        wrong = (target != ignore_index) & ((target < 0) | (target >= n))
         if bool(wrong.any()):
             raise ValueError(
-                f"`target` should lie between 0 and {x.shape[-1] - 1} or be ignore_index={ignore_index}, "
+                f"`target` should lie between 0 and {n - 1} or be ignore_index={ignore_index}, "
                 f"but holds {int(target[wrong][0])}."
             )
     return target

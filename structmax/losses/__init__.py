@@ -2,6 +2,7 @@
 
 from structmax.losses.entmax import entmax15_loss, entmax_loss, normmax_loss, sparsemax_loss
 from structmax.losses.fenchel_young import fenchel_young
+from structmax.losses.linear import linear_entmax_loss
 from structmax.losses.structured import (
     crf_loss,
     margin_sparsemap_loss,
@@ -18,6 +19,7 @@ __all__ = [
     "entmax15_loss",
     "entmax_loss",
     "fenchel_young",
+    "linear_entmax_loss",
     "margin_sparsemap_loss",
     "normmax_loss",
     "perceptron_loss",

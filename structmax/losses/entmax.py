@@ -6,14 +6,20 @@ weights, label smoothing, ignored targets and reductions mean what they mean in 
 """
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from structmax import check
 from structmax.half import widened
+from structmax.losses.split import Settings, split_loss
+from structmax.losses.words import is_dtensor
 from structmax.mappings.entmax_rules import NOTHING, entmax_total_rule, entmax_value_rule
 from structmax.mappings.normmax import normmax_value
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 # Of scores, targets, the target that is ignored, and a reduction: the loss Ω*(x) + Ω(e_target) − x[target], or Ω*(x)
 # where the target is NOTHING. It is float32 or wider: what is made of it is rounded once, at the end.
@@ -32,9 +38,7 @@ def _fenchel_young(
     label_smoothing: float,
 ) -> Tensor:
     """All losses are this one; `omega` is Ω of soft targets."""
-    check.choice("reduction", reduction, ("mean", "sum", "none"))
-    if not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(f"`label_smoothing` should be between 0 and 1, but is {label_smoothing}.")
+    check.loss_settings(reduction, label_smoothing)
     x = check.last(scores, dim, None, None)
     if weight is not None:
         check.class_weights(weight, x)
@@ -118,6 +122,7 @@ def entmax_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
+    group: "ProcessGroup | None" = None,
     backend: str = "auto",
 ) -> Tensor:
     """The α-entmax loss Ω*_α(x) + Ω_α(y) − ⟨x, y⟩; gradient entmax(x) − y. Cross-entropy at α = 1, sparsemax at 2.
@@ -134,6 +139,9 @@ def entmax_loss(
         ignore_index: integer targets of this value are ignored and get no gradient.
         reduction: "mean" (weighted, as in `cross_entropy`), "sum" or "none".
         label_smoothing: share of the target spread evenly over the classes.
+        group: the processes among which the classes are split: the scores here are this process's slice of every row,
+            of any size, in the order of the processes. Loss and gradient are those of the whole rows. Targets count all
+            classes and are integers, and `alpha` is at most 2. A DTensor that is split along `dim` needs no group.
         backend: "auto", "numba", "triton" or "reference".
 
     Returns:
@@ -150,6 +158,13 @@ def entmax_loss(
     check.positive("alpha", alpha, hint=" alpha = 1 is cross-entropy, 2 the sparsemax loss.")
     if isinstance(alpha, Tensor):
         raise TypeError("`alpha` of a loss should be a number, but is a tensor. Try `float(alpha)`.")
+
+    if group is not None or is_dtensor(scores):
+        check.loss_settings(reduction, label_smoothing)
+        if weight is not None:
+            raise ValueError("`weight` should be None where the classes are split over processes, but is given.")
+        settings = Settings(float(alpha), ignore_index, reduction, label_smoothing, backend)
+        return split_loss(scores, target, dim, group, settings)
 
     def value(x: Tensor, index: Tensor, ignored: int, reduction: str) -> Tensor:
         if reduction == "none":

@@ -5,7 +5,7 @@ from structmax.nn.biaffine import Biaffine
 from structmax.nn.binary_tree_lstm import BinaryTreeLSTM
 from structmax.nn.child_sum_tree_lstm import ChildSumTreeLSTM
 from structmax.nn.crf import CRF
-from structmax.nn.losses import Entmax15Loss, EntmaxLoss, NormmaxLoss, SparsemaxLoss
+from structmax.nn.losses import Entmax15Loss, EntmaxLoss, LinearEntmaxLoss, NormmaxLoss, SparsemaxLoss
 from structmax.nn.mappings import (
     Budget,
     Csoftmax,
@@ -62,6 +62,7 @@ __all__ = [
     "GumbelEntmax",
     "GumbelSoftmax",
     "GumbelSparsemax",
+    "LinearEntmaxLoss",
     "MarginSparseMAPLoss",
     "MergeParser",
     "Normmax",

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from structmax.losses import entmax15_loss, entmax_loss, normmax_loss, sparsemax_loss
+from structmax.losses import entmax15_loss, entmax_loss, linear_entmax_loss, normmax_loss, sparsemax_loss
 
 
 class Loss(nn.Module):
@@ -103,6 +103,47 @@ class EntmaxLoss(Loss):
             reduction=reduction,
             label_smoothing=label_smoothing,
         )
+
+
+class LinearEntmaxLoss(nn.Module):
+    """`structmax.linear_entmax_loss` as a module: the weight, perhaps that of an embedding, is given with each call.
+
+    Examples:
+        >>> import torch, structmax
+        >>> output = torch.nn.Linear(3, 5)
+        >>> loss = structmax.nn.LinearEntmaxLoss(alpha=1.5)
+        >>> loss(torch.zeros(2, 3), output.weight, torch.tensor([1, 0]), output.bias).shape
+        torch.Size([])
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1.5,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+        block: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.alpha, self.ignore_index, self.reduction = alpha, ignore_index, reduction
+        self.label_smoothing, self.block = label_smoothing, block
+
+    def forward(self, hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None) -> Tensor:
+        return linear_entmax_loss(
+            hidden,
+            weight,
+            target,
+            self.alpha,
+            bias=bias,
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+            label_smoothing=self.label_smoothing,
+            block=self.block,
+        )
+
+    def extra_repr(self) -> str:
+        names = ("alpha", "ignore_index", "reduction", "label_smoothing", "block")
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
 
 class NormmaxLoss(Loss):

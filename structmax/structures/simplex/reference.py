@@ -27,6 +27,8 @@ ON_DEVICE = (
     "entmax_pullback",
     "entmax_value",
     "entmax_gradient",
+    "entmax_part_gradient",
+    "entmax_sums",
     "normmax",
     "argmax",
     "topk",
@@ -216,10 +218,41 @@ def entmax_gradient(
 ) -> Tensor:
     """d_value · (p − onehot(target)), with p recovered from `state`; the pullback of `entmax_value`: (B, n)."""
     feasible = (x != -math.inf).any(-1, keepdim=True)
+    return torch.where(feasible, entmax_part_gradient(x, state, target, d_value, alpha, ignored), 0.0)
+
+
+@returns("parts")
+def entmax_part_gradient(
+    x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, alpha: float | Tensor, ignored: int
+) -> Tensor:
+    """`entmax_gradient` of a part of each row: its probabilities do not sum to 1, and all may be forbidden: (B, n)."""
     hit = torch.arange(x.shape[-1], device=x.device) == target[:, None]
     gradient = d_value[:, None] * (_recover(x, state, alpha) - hit.to(x.dtype))
-    counts = feasible & (d_value != 0)[:, None] & (target != ignored)[:, None]
-    return torch.where(counts, gradient, 0.0)
+    return torch.where(((d_value != 0) & (target != ignored))[:, None], gradient, 0.0)
+
+
+# Columns of a long row that are summed at a time: what is kept beside the scores is a few of these, not a few rows.
+COLUMNS = 8192
+
+
+@returns("state:3")
+def entmax_sums(x: Tensor, state: Tensor, alpha: float) -> Tensor:
+    """Σ p, Σ p^(2−α) and Σ p (x − origin) of the scores at a threshold that need not be their own: (B, 3), float64.
+
+    For α ≤ 2, with the state (origin, τ): p = [1 + (α−1)(x − origin − τ)]₊^(1/(α−1)). A row may be spread over several
+    tensors; the sums of its parts are its own.
+    """
+    origin, tau = state.double().unsqueeze(-1).unbind(1)
+    total = torch.zeros(len(x), 3, dtype=torch.float64, device=x.device)
+    for part in x.split(COLUMNS, -1):
+        z = part.double() - origin
+        p = _q_exp(z - tau, alpha)
+        inside = p > 0
+        slopes = torch.where(inside, torch.where(inside, p, 1.0) ** (2 - alpha), p)
+        # 0 · −inf counts as 0
+        scores = p * torch.where(inside, z, 0.0)
+        total += torch.stack([p.sum(-1), slopes.sum(-1), scores.sum(-1)], -1)
+    return total
 
 
 def examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any]]]:
@@ -231,6 +264,9 @@ def examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any
         yield "entmax_pullback", (x, x), {"alpha": alpha}
         yield "entmax_value", (x, target), {"alpha": alpha, "ignored": -100}
         yield "entmax_gradient", (x, state, target, rows), {"alpha": alpha, "ignored": -100}
+        yield "entmax_part_gradient", (x, state, target, rows), {"alpha": alpha, "ignored": -100}
+    for alpha in (1.0, 1.25, 1.5, 2.0):
+        yield "entmax_sums", (x, state), {"alpha": alpha}
     yield "log_partition", (x,), {}
     yield "marginals", (x,), {}
     yield "marginals_jvp", (x, x), {}

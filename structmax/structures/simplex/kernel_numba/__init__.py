@@ -264,6 +264,37 @@ def _gradient_rows(start, stop, x, state, target, ignored, d_value, alpha, toler
             d_x[i, hit] -= weight
 
 
+@compiled()
+def _fill_part(row, origin, t, e, weight, out):
+    """Without the correction that makes the probabilities of a whole row sum to 1."""
+    for i in range(row.size):
+        u = 1 + e * (float(row[i]) - origin - t)
+        out[i] = weight * u ** (1 / e) if u > 0 else 0.0 * weight
+
+
+@kernel()
+def _part_gradient_rows(start, stop, x, state, target, ignored, d_value, alpha, d_x):
+    dtype = x.dtype.type
+    for i in range(start, stop):
+        row = x[i]
+        e = alpha[i % alpha.size] - 1
+        origin, t, weight, hit = state[i, 0], float(state[i, 1]), d_value[i], target[i]
+        still = weight == 0 or hit == ignored
+        if still or is_nan(origin):
+            d_x[i] = dtype(0) if still else origin
+            continue
+        if e > 1:
+            _fill_anchored(row, float(origin), t, e, float(weight), d_x[i])
+        elif e == 1 or e == 0.5:
+            _fill_polynomial(row, origin, e, t, weight, d_x[i])
+        elif e == 0:
+            _fill_exp(row, origin, dtype(weight * math.exp(-t)), d_x[i])
+        else:
+            _fill_part(row, float(origin), t, e, float(weight), d_x[i])
+        if 0 <= hit < row.size:
+            d_x[i, hit] -= weight
+
+
 # J v with s = p^(2−α) on the support. A NaN in p is carried on by zero · p; v is not read where p is 0.
 
 
@@ -319,6 +350,17 @@ def entmax_gradient(
     d_x = torch.empty_like(x)
     given = x.numpy(), state.numpy(), target.numpy(), ignored, d_value.numpy()
     over_rows(_gradient_rows, len(x), x.numel(), *given, _alphas(alpha), _tolerance(x), d_x.numpy())
+    return d_x
+
+
+@returns("parts")
+def entmax_part_gradient(
+    x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, alpha: float | Tensor, ignored: int
+) -> Tensor:
+    """`entmax_gradient` of a part of each row: its probabilities do not sum to 1, and all may be forbidden: (B, n)."""
+    d_x = torch.empty_like(x)
+    given = x.numpy(), state.numpy(), target.numpy(), ignored, d_value.numpy()
+    over_rows(_part_gradient_rows, len(x), x.numel(), *given, _alphas(alpha), d_x.numpy())
     return d_x
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from structmax.numerics.kernel_triton import launch
 from structmax.structures.simplex.kernel_triton.backward import gradient, pull_rows, pull_streamed
 from structmax.structures.simplex.kernel_triton.forward import solve_rows, solve_streamed
+from structmax.structures.simplex.kernel_triton.sums import sum_streamed
 
 # These read and write half precision, and compute in float32.
 READS_HALF = (
@@ -22,6 +23,8 @@ READS_HALF = (
     "entmax_pullback",
     "entmax_value",
     "entmax_gradient",
+    "entmax_part_gradient",
+    "entmax_sums",
     "log_partition",
     "marginals",
     "marginals_jvp",
@@ -128,6 +131,23 @@ def entmax_gradient(
     arguments = x, state, target, d_value, alpha if per_row else None, out, ignored, n, B, tiles, e
     constants = kind, steep_possible, per_row, x.dtype == torch.float64, rows, block
     launch(gradient, (-(-B // rows) * tiles,), arguments, constants, warps)
+    return out
+
+
+def entmax_part_gradient(
+    x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, alpha: float | Tensor, ignored: int
+) -> Tensor:
+    """`entmax_gradient` of a part of each row: a probability is made of its own score and the state alone."""
+    return entmax_gradient(x, state, target, d_value, alpha, ignored)
+
+
+def entmax_sums(x: Tensor, state: Tensor, alpha: float) -> Tensor:
+    """Σ p, Σ p^(2−α) and Σ p (x − origin) of a part of each row at the state's threshold: (B, 3), float64; α ≤ 2."""
+    B, n = x.shape
+    out = torch.zeros(B, 3, dtype=torch.float64, device=x.device)
+    if x.numel() > 0:
+        e, kind, _, _ = _family(alpha)
+        launch(sum_streamed, (B,), (x, state.double(), out, n, e), (kind, x.dtype == torch.float64, 1024))
     return out
 
 

@@ -1,0 +1,314 @@
+"""The entmax loss of a linear layer, without its scores: rows × words numbers are never in memory at once.
+
+The forward pass makes the scores of a block of rows at a time, h Wᵀ + b, and keeps a loss and two numbers of each row.
+From these and its score the probability of any word is recovered, so the backward pass goes through the words: it makes
+the scores of all rows for some words at a time, their gradient, and from that at once those of h, W and b. The gradient
+of a word's weights is one product over all rows, and is written once.
+
+Where α > 1 most probabilities are 0. The backward pass takes the words that some row gives a probability, or has as its
+target, and leaves out the others.
+
+Label smoothing needs no scores: their mean over the words is h · mean(W) + mean(b). Its gradient is added at the end.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from structmax import check
+from structmax.autograd import no_transforms, once
+from structmax.losses.split import IGNORED, Rows, Settings, part_gradient, refuse_above_two, solve
+from structmax.losses.words import Words, across, alone, is_dtensor, like, slice_of, whole_of
+from structmax.mappings.entmax_rules import NOTHING
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+# A block has this share of the rows where its scores would otherwise be few, yet no more rows than are enough for a
+# product to keep a GPU busy.
+SHARE, ENOUGH = 16, 1024
+WHO = "A linear layer with its entmax loss"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A linear layer and a loss. Tensors are those that are multiplied: under autocast, in its dtype."""
+
+    # (B, d), (n, d), (n,) and (B,)
+    hidden: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    target: Tensor
+    words: Words
+    settings: Settings
+    block: int
+
+    @property
+    def wide(self) -> torch.dtype:
+        """The dtype of sums."""
+        return torch.promote_types(self.hidden.dtype, torch.float32)
+
+    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Rows and their scores."""
+        for start in range(0, max(1, len(self.hidden)), self.block):
+            rows = slice(start, start + self.block)
+            yield rows, torch.nn.functional.linear(self.hidden[rows], self.weight, self.bias)
+
+    def portions(self, used: Tensor | None) -> Iterator[Tensor | slice]:
+        """Words whose scores take as much memory as those of a block: `used` ones, or all if most are."""
+        n = len(self.weight)
+        size = max(1, self.block * n // max(1, len(self.hidden)))
+        few = None if used is None else used.nonzero().squeeze(1)
+        if few is not None and 0 < 2 * len(few) <= n:
+            yield from few.split(size)
+        elif few is None or len(few) > 0:
+            yield from (slice(start, start + size) for start in range(0, n, size))
+
+    def mean_word(self) -> tuple[Tensor, Tensor]:
+        """The means over all words of W, (d,), and of b: ()."""
+        total = self.weight.new_zeros(self.weight.shape[1] + 1, dtype=self.wide)
+        total[:-1] = self.weight.sum(0, dtype=self.wide)
+        if self.bias is not None:
+            total[-1] = self.bias.sum(dtype=self.wide)
+        total = self.words.sum(total) / self.words.total
+        return total[:-1], total[-1]
+
+    def mean_scores(self) -> Tensor:
+        """Of each row, over all words: (B,)."""
+        weight, bias = self.mean_word()
+        return self.hidden.to(self.wide) @ weight + bias
+
+
+def reached(scores: Tensor, rows: Rows, alpha: float) -> Tensor:
+    """The words to which some row that counts gives a probability, a few more at most, and targets: (n,)."""
+    origin, level = rows.state.unsqueeze(-1).unbind(1)
+    cut = origin + level - 1 / (alpha - 1)
+    # lower than that by more than rounding
+    cut = cut - 1e-5 * (1 + cut.abs())
+    ignored = (rows.target == IGNORED).unsqueeze(-1)
+    # not "above": a NaN is reached
+    found = ~(scores <= torch.where(ignored, math.inf, cut)).all(0)
+    # one place more, for targets that are not here: nothing waits for a GPU to count the others
+    found = torch.cat([found, found.new_zeros(1)])
+    found[torch.where(rows.target >= 0, rows.target, len(found) - 1)] = True
+    return found[:-1]
+
+
+class Gradients:
+    """Those of hidden states, weights and bias, to which portions of words are added; None where not wanted."""
+
+    def __init__(self, layer: Layer, wanted: tuple[bool, ...]) -> None:
+        self.layer = layer
+        of_hidden, of_weight, of_bias = wanted
+        self.hidden = torch.zeros_like(layer.hidden, dtype=layer.wide) if of_hidden else None
+        self.weight = torch.zeros_like(layer.weight) if of_weight else None
+        self.bias = layer.weight.new_zeros(len(layer.weight)) if of_bias else None
+
+    def add(self, words: Tensor | slice, d_scores: Tensor) -> None:
+        if self.hidden is not None:
+            add_product(self.hidden, d_scores, self.layer.weight[words])
+        if self.weight is not None:
+            self.weight[words] = d_scores.T @ self.layer.hidden
+        if self.bias is not None:
+            self.bias[words] = d_scores.sum(0)
+
+    def whole(self, d_loss: Tensor) -> tuple[Tensor | None, ...]:
+        """Those of all words and processes, with what label smoothing adds for cotangents (B,) of the losses."""
+        layer, hidden = self.layer, self.hidden
+        if hidden is not None:
+            hidden = layer.words.sum(hidden.to(layer.hidden.dtype))
+        smoothing = layer.settings.label_smoothing
+        if smoothing > 0:
+            spread = smoothing * torch.where(layer.target == IGNORED, 0.0, d_loss).to(layer.wide)
+            share = spread / layer.words.total
+            if hidden is not None:
+                hidden -= torch.outer(spread, layer.mean_word()[0]).to(hidden.dtype)
+            if self.weight is not None:
+                self.weight -= (share @ layer.hidden.to(layer.wide)).to(self.weight.dtype)
+            if self.bias is not None:
+                self.bias -= share.sum().to(self.bias.dtype)
+        return hidden, self.weight, self.bias
+
+
+def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a b; the sum is float32 or wider, also of factors in half precision."""
+    if a.dtype == total.dtype:
+        total.addmm_(a, b)
+    elif total.is_cuda:
+        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
+    else:
+        total.addmm_(a.to(total.dtype), b.to(total.dtype))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a layer's loss is computed."""
+
+    words: Words
+    settings: Settings
+    block: int
+    # that of products, which autocast may have chosen
+    dtype: torch.dtype
+    # whether autograd records the loss
+    recorded: bool
+
+    def layer(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) -> Layer:
+        narrow = None if bias is None else bias.to(self.dtype)
+        tensors = hidden.to(self.dtype), weight.to(self.dtype), narrow, target
+        return Layer(*tensors, self.words, self.settings, self.block)
+
+
+class LinearLoss(Function):
+    """The losses of rows: (B,). `target` is IGNORED where a row counts nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, plan: Plan) -> Tensor:
+        settings, ctx.plan = plan.settings, plan
+        with torch.autocast(hidden.device.type, enabled=False):
+            layer = plan.layer(hidden, weight, bias, target)
+            sparse = plan.recorded and settings.alpha > 1
+            used = torch.zeros(len(weight), dtype=torch.bool, device=weight.device) if sparse else None
+            known = []
+            for rows, scores in layer.blocks():
+                known.append(solve(scores, target[rows], plan.words, settings))
+                if used is not None:
+                    used |= reached(scores, known[-1], settings.alpha)
+            every = Rows(*map(torch.cat, zip(*known, strict=True)))
+            ctx.save_for_backward(hidden, weight, bias, target, used, *every)
+            mean = layer.mean_scores() if settings.label_smoothing > 0 else every.loss
+            return settings.smoothed(every, mean).clone()
+
+    @staticmethod
+    @once(WHO)
+    def backward(ctx: Any, d_loss: Tensor) -> tuple[Any, ...]:
+        hidden, weight, bias, target, used, *known = ctx.saved_tensors
+        rows, layer = Rows(*known), ctx.plan.layer(hidden, weight, bias, target)
+        gradients = Gradients(layer, ctx.needs_input_grad[:3])
+        with torch.autocast(hidden.device.type, enabled=False):
+            for words in layer.portions(used):
+                own = None if layer.bias is None else layer.bias[words]
+                scores = torch.nn.functional.linear(layer.hidden, layer.weight[words], own)
+                here = rows._replace(target=_among(words, rows.target, len(weight)))
+                gradients.add(words, part_gradient(scores, here, d_loss, layer.settings))
+            return *map(_in_dtype_of, gradients.whole(d_loss), (hidden, weight, bias)), None, None
+
+
+def _among(words: Tensor | slice, target: Tensor, n: int) -> Tensor:
+    """Targets (B,) of n words as places among some of them; NOTHING where they are others."""
+    place = torch.full((n,), NOTHING, device=target.device)
+    place[words] = torch.arange(len(place[words]), device=target.device)
+    return torch.where(target >= 0, place[target.clamp_min(0)], target)
+
+
+def _in_dtype_of(gradient: Tensor | None, like: Tensor | None) -> Tensor | None:
+    return None if gradient is None or like is None else gradient.to(like.dtype)
+
+
+def linear_entmax_loss(
+    hidden: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    alpha: float = 1.5,
+    *,
+    bias: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    block: int | None = None,
+    group: "ProcessGroup | None" = None,
+    backend: str = "auto",
+) -> Tensor:
+    """`entmax_loss` of a linear layer, `hidden @ weight.T + bias`, whose scores are never all in memory.
+
+    The forward pass makes the scores of a block of rows at a time, the backward pass those of some words, and only for
+    words that have a gradient. Losses and gradients are those of `entmax_loss(linear(hidden, weight, bias), target)`,
+    first derivatives only. Cross-entropy at α = 1.
+
+    Args:
+        hidden: (…, d) hidden states.
+        weight: (n, d), a vector for each word, as in `torch.nn.Linear`.
+        target: (…) integer words.
+        alpha: a number > 0 and at most 2: above, scores that are made anew would have to be the same to the last bit.
+        bias: (n,) or None.
+        ignore_index: targets of this value are ignored and get no gradient.
+        reduction: "mean", "sum" or "none".
+        label_smoothing: share of the target spread evenly over the words.
+        block: rows whose scores are in memory at a time; in the backward pass it is as many scores of some words. By
+            default they are about as many numbers as the hidden states, or a sixteenth of all scores, if that is more
+            and of no more than 1,024 rows.
+        group: the processes among which the words are split: weight and bias here are those of this process's words,
+            any number of them, in the order of the processes. Hidden states and targets are the same for all, and so
+            are the loss and the gradient of the hidden states. A weight that is a DTensor, split along its words, needs
+            no group.
+        backend: "auto", "numba", "triton" or "reference".
+
+    Returns:
+        A scalar, or the targets' shape for "none": float32 or wider.
+
+    Examples:
+        >>> import torch, structmax
+        >>> hidden, weight = torch.ones(2, 3), torch.tensor([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]])
+        >>> structmax.linear_entmax_loss(hidden, weight, torch.tensor([1, 0]), reduction="none")
+        tensor([0., 3.])
+
+    Reference: Blondel, Martins & Niculae 2020, https://arxiv.org/abs/1901.02324.
+    """
+    no_transforms(WHO)
+    check.loss_settings(reduction, label_smoothing)
+    check.number("alpha", alpha)
+    refuse_above_two(alpha)
+    given, hidden, target = hidden, whole_of("hidden", hidden), whole_of("target", target)
+    if is_dtensor(weight):
+        weight, group = slice_of("weight", weight, 0)
+    if is_dtensor(bias):
+        assert bias is not None
+        bias, _ = slice_of("bias", bias, 0)
+    _check_layer(hidden, weight, bias, or_empty=group is not None)
+    rows = hidden.shape[:-1].numel()
+    words = alone(len(weight)) if group is None else across(group, len(weight), rows, hidden.device)
+    settings = Settings(float(alpha), ignore_index, reduction, label_smoothing, backend)
+    flat = settings.targets(target, hidden, words.total)
+    size = _default_block(rows, hidden.shape[-1], words.largest) if block is None else block
+    check.whole("block", size, 1)
+    kind = hidden.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+    tensors = (hidden, weight) if bias is None else (hidden, weight, bias)
+    recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    plan = Plan(words, settings, size, dtype, recorded)
+    losses = LinearLoss.apply(hidden.reshape(rows, hidden.shape[-1]), weight, bias, flat, plan)
+    loss = settings.reduced(losses, flat)
+    return like(loss.reshape(target.shape) if reduction == "none" else loss, given)
+
+
+def _default_block(rows: int, size: int, words: int) -> int:
+    """Of equal size on all processes, hence by the largest number of words."""
+    return max(1, rows * size // words, min(ENOUGH, -(-rows // SHARE)))
+
+
+def _check_layer(hidden: Tensor, weight: Tensor, bias: Tensor | None, or_empty: bool) -> None:
+    """(…, d), (n, d) and (n,), of one dtype unless autocast will see to it."""
+    check.floating("hidden", hidden)
+    check.floating("weight", weight)
+    if hidden.dim() == 0 or weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
+        raise ValueError(
+            f"`hidden` and `weight` should have shapes (…, d) and (n, d), but have {tuple(hidden.shape)} and "
+            f"{tuple(weight.shape)}. `torch.nn.Linear` keeps its weight in this layout."
+        )
+    if len(weight) == 0 and not or_empty:
+        raise ValueError("`weight` should have at least one word, but has none.")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"`bias` should have shape {tuple(weight.shape[:1])}, but has {tuple(bias.shape)}.")
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is None:
+            continue
+        check.same_device(name, tensor, hidden)
+        if tensor.dtype != hidden.dtype and not torch.is_autocast_enabled(hidden.device.type):
+            raise TypeError(
+                f"`{name}` should have the dtype of `hidden`, {hidden.dtype}, but has {tensor.dtype}. "
+                "Try torch.autocast, which chooses one for both."
+            )

@@ -1,0 +1,298 @@
+"""Losses over large vocabularies: a linear layer without its scores, and words that are split over processes."""
+
+import functools
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+import vocabulary_split
+from torch import Tensor
+from torch.autograd import gradcheck
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import structmax
+from structmax.calling import ask
+from structmax.structures.simplex import reference
+
+ALPHAS = (0.8, 1.0, 1.3, 1.5, 2.0)
+
+
+def close(a: Tensor, b: Tensor, tolerance: float) -> None:
+    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance, equal_nan=True)
+
+
+def layer(rows: int = 7, words: int = 11, size: int = 4, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    """Hidden states, weight and bias."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = (rows, size), (words, size), (words,)
+    return [torch.randn(s, generator=generator, dtype=torch.float64).to(dtype).requires_grad_() for s in shapes]
+
+
+def words_of(rows: int = 7, words: int = 11) -> Tensor:
+    return torch.randint(words, (rows,), generator=torch.Generator().manual_seed(1))
+
+
+def cotangent(loss: Tensor) -> Tensor:
+    return torch.linspace(0.5, 2.0, loss.numel(), dtype=loss.dtype).reshape(loss.shape)
+
+
+# ---------------------------------------------------------------- words split over processes
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.thorough)])
+def test_words_that_are_split_over_processes(count: int, tmp_path: Any) -> None:
+    torch.multiprocessing.spawn(vocabulary_split.run, (count, str(tmp_path)), nprocs=count)
+
+
+@pytest.mark.parametrize("alpha", [0.6, 1.0, 1.2, 1.5, 2.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_at_a_threshold(alpha: float, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 8200, generator=generator, dtype=dtype)
+    x[0, 3], x[1, :8192], x[2] = -math.inf, -math.inf, 0.0
+    p = structmax.entmax(x.double(), alpha)
+    _, state = reference.entmax_value(x.double(), torch.zeros(3).long(), alpha, -100)
+    sums = reference.entmax_sums(x, state, alpha)
+    z = torch.where(p > 0, x.double() - state[:, :1], 0.0)
+    slopes = torch.where(p > 0, p ** (2 - alpha), 0.0)
+    close(sums, torch.stack([p.sum(-1), slopes.sum(-1), (p * z).sum(-1)], -1), 1e-8)
+    close(sums[:, 0], torch.ones(3, dtype=torch.float64), 1e-12)
+
+
+@pytest.mark.parametrize("alpha", [0.6, 1.0, 1.2, 1.5, 2.0, 3.0])
+def test_the_gradient_of_a_part_of_each_row(alpha: float) -> None:
+    x = torch.randn(4, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x[0, 20:], x[3] = -math.inf, 0.0
+    target, d_value = torch.tensor([1, -(2**62), 5, -100]), torch.tensor([1.0, 2.0, 0.5, 1.0], dtype=torch.float64)
+    _, state = reference.entmax_value(x, torch.zeros(4).long(), alpha, -100)
+    part, room = x[:, 18:].contiguous(), structmax.Simplex.room
+    tensors, fields = (part, state, target, d_value), {"alpha": alpha, "ignored": -100}
+    want = structmax.entmax(x, alpha)[:, 18:] * d_value[:, None]
+    want[0, 1] -= 1.0
+    want[2, 5] -= 0.5
+    want[3] = 0.0
+    for backend in ("numba", "reference"):
+        (got,) = ask(room, "entmax_part_gradient", tensors, 1, backend, **fields)
+        close(got, want, 1e-12)
+
+
+# ---------------------------------------------------------------- a linear layer without its scores
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_a_layer_and_its_loss(alpha: float, reduction: str) -> None:
+    for smoothing, block, biased in itertools.product((0.0, 0.2), (None, 1, 3, 100), (True, False)):
+        tensors, target = layer(), words_of()
+        target[[1, 4]] = 5
+        given = tensors if biased else tensors[:2]
+        options: dict[str, Any] = {"reduction": reduction, "label_smoothing": smoothing, "ignore_index": 5}
+        wanted = structmax.entmax_loss(F.linear(*given), target, alpha, **options)
+        bias = tensors[2] if biased else None
+        loss = structmax.linear_entmax_loss(tensors[0], tensors[1], target, alpha, bias=bias, block=block, **options)
+        close(loss, wanted, 1e-12)
+        gradients = torch.autograd.grad(loss, given, cotangent(loss), retain_graph=True)
+        for ours, theirs in zip(gradients, torch.autograd.grad(wanted, given, cotangent(wanted)), strict=True):
+            close(ours, theirs, 1e-12)
+        # nothing has been spent
+        for again, first in zip(torch.autograd.grad(loss, given, cotangent(loss)), gradients, strict=True):
+            close(again, first, 0.0)
+
+
+@pytest.mark.parametrize("alpha", [1.2, 1.5, 2.0])
+def test_words_without_a_gradient_are_left_out(alpha: float, monkeypatch: Any) -> None:
+    """Those that no row reaches; with them it is the same."""
+    tensors, target = layer(12, 60), words_of(12, 60)
+    tensors = [(4 * tensor).detach().requires_grad_() for tensor in tensors]
+    hidden, weight, bias = tensors
+    target[3] = -100
+    found = torch.zeros(60, dtype=torch.bool)
+    reached = structmax.losses.linear.reached
+
+    def gradients(search: Any) -> tuple[Tensor, ...]:
+        monkeypatch.setattr(structmax.losses.linear, "reached", search)
+        loss = structmax.linear_entmax_loss(hidden, weight, target, alpha, bias=bias, label_smoothing=0.1, block=5)
+        return torch.autograd.grad(loss, tensors)
+
+    def counted(scores: Tensor, *known: Any) -> Tensor:
+        found.logical_or_(reached(scores, *known))
+        return reached(scores, *known)
+
+    few, all_of_them = gradients(counted), gradients(lambda scores, *_: torch.ones(60, dtype=torch.bool))
+    p = structmax.entmax(F.linear(*tensors), alpha)[target >= 0]
+    wanted = (p > 0).any(0)
+    wanted[target[target >= 0]] = True
+    assert torch.equal(found, wanted)
+    assert found.sum() <= 30
+    for ours, theirs in zip(few, all_of_them, strict=True):
+        close(ours, theirs, 1e-13)
+
+
+def test_alpha_one_is_cross_entropy() -> None:
+    (hidden, weight, bias), target = layer(), words_of()
+    loss = structmax.linear_entmax_loss(hidden, weight, target, 1.0, bias=bias, label_smoothing=0.1)
+    close(loss, F.cross_entropy(F.linear(hidden, weight, bias), target, label_smoothing=0.1), 1e-12)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_derivatives(reduction: str) -> None:
+    hidden, weight, bias = layer(5, 6, 3)
+    target = torch.tensor([0, 5, -100, 2, 2])
+    for alpha, smoothing in itertools.product((1.0, 1.5), (0.0, 0.3)):
+        options = {"alpha": alpha, "reduction": reduction, "label_smoothing": smoothing, "block": 2}
+
+        def loss(h: Tensor, w: Tensor, b: Tensor, options: Any = options) -> Tensor:
+            return structmax.linear_entmax_loss(h, w, target, bias=b, **options)
+
+        assert gradcheck(loss, (hidden, weight, bias))
+
+
+def test_only_the_gradients_that_are_wanted() -> None:
+    (hidden, weight, bias), target = layer(), words_of()
+    for reduction in ("mean", "none"):
+        for kept in (hidden, weight, bias):
+            given = [tensor if tensor is kept else tensor.detach() for tensor in (hidden, weight, bias)]
+            loss = structmax.linear_entmax_loss(given[0], given[1], target, bias=given[2], reduction=reduction).sum()
+            wanted = structmax.entmax_loss(F.linear(*given), target, reduction=reduction).sum()
+            close(torch.autograd.grad(loss, kept)[0], torch.autograd.grad(wanted, kept)[0], 1e-12)
+        with torch.no_grad():
+            quiet = structmax.linear_entmax_loss(hidden, weight, target, bias=bias, reduction=reduction)
+        assert not quiet.requires_grad
+
+
+def test_shapes_and_empty_batches() -> None:
+    (hidden, weight, _), target = layer(6), words_of(6)
+    folded = structmax.linear_entmax_loss(hidden.reshape(2, 3, 4), weight, target.reshape(2, 3), reduction="none")
+    close(folded.flatten(), structmax.linear_entmax_loss(hidden, weight, target, reduction="none"), 0.0)
+    assert folded.shape == (2, 3)
+    one = structmax.linear_entmax_loss(hidden[0], weight, target[0])
+    close(one, structmax.entmax_loss(F.linear(hidden[0], weight), target[0]), 1e-12)
+    for reduction, wanted in (("sum", 0.0), ("mean", math.nan)):
+        loss = structmax.linear_entmax_loss(hidden[:0], weight, target[:0], reduction=reduction)
+        close(loss, torch.tensor(wanted, dtype=torch.float64), 0.0)
+        close(torch.autograd.grad(loss, weight)[0], torch.zeros_like(weight), 0.0)
+    ignored = structmax.linear_entmax_loss(hidden, weight, torch.full_like(target, -100))
+    assert ignored.isnan()
+    close(torch.autograd.grad(ignored, weight)[0], torch.zeros_like(weight), 0.0)
+
+
+def test_forbidden_words_by_their_bias() -> None:
+    (hidden, weight, bias), target = layer(), words_of().clamp_min(2)
+    forbidden = torch.where(torch.arange(11) < 2, -math.inf, bias.detach())
+    loss = structmax.linear_entmax_loss(hidden, weight, target, bias=forbidden)
+    close(loss, structmax.linear_entmax_loss(hidden, weight[2:], target - 2, bias=forbidden[2:]), 1e-12)
+    assert torch.autograd.grad(loss, weight)[0][:2].eq(0).all()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_half_precision_sums_in_float32(reduction: str) -> None:
+    """Over 64 blocks a sum in bfloat16 would be off by far more than its rounding."""
+    tensors, target = layer(256, 8, 4, torch.bfloat16), words_of(256, 8)
+    hidden, weight, bias = tensors
+    loss = structmax.linear_entmax_loss(hidden, weight, target, bias=bias, block=4, reduction=reduction)
+    assert loss.dtype == torch.float32
+    gradients = torch.autograd.grad(loss.sum(), tensors)
+    assert all(gradient.dtype == torch.bfloat16 for gradient in gradients)
+    exact = [tensor.detach().double().requires_grad_() for tensor in tensors]
+    # rounded scores, as any layer in half precision makes them
+    rounded = F.linear(hidden, weight, bias).double().detach()
+    scores = F.linear(*exact)
+    scores = scores + (rounded - scores).detach()
+    wanted = structmax.entmax_loss(scores, target, reduction=reduction)
+    close(loss.double(), wanted, 1e-5)
+    for ours, theirs in zip(gradients, torch.autograd.grad(wanted.sum(), exact), strict=True):
+        close(ours.double(), theirs, 2**-7)
+
+
+def test_autocast() -> None:
+    tensors, target = layer(dtype=torch.float32), words_of()
+    hidden, weight, bias = tensors
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = structmax.linear_entmax_loss(hidden, weight, target, bias=bias, label_smoothing=0.1)
+        mixed = structmax.linear_entmax_loss(hidden.bfloat16(), weight, target, bias=bias, label_smoothing=0.1)
+    close(mixed, loss, 0.0)
+    narrow = [tensor.bfloat16() for tensor in tensors]
+    close(loss, structmax.linear_entmax_loss(*narrow[:2], target, bias=narrow[2], label_smoothing=0.1), 0.0)
+    for gradient, tensor in zip(torch.autograd.grad(loss, tensors), tensors, strict=True):
+        assert gradient.dtype == tensor.dtype == torch.float32
+
+
+class Largest(TorchDispatchMode):
+    """The number of elements of the largest tensor that is made, beside the views of what there is."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(tensor, Tensor):
+                self.elements = max(self.elements, tensor.untyped_storage().nbytes() // tensor.element_size())
+        return out
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_the_scores_are_never_in_memory(reduction: str) -> None:
+    rows, words, size = 256, 512, 8
+    tensors, target = layer(rows, words, size, torch.float32), words_of(rows, words)
+    hidden, weight, bias = tensors
+    with Largest() as held:
+        loss = structmax.linear_entmax_loss(hidden, weight, target, bias=bias, label_smoothing=0.1, reduction=reduction)
+        loss.sum().backward()
+    # a sixteenth of the scores: more than the hidden states and the weight
+    assert held.elements == rows * words // 16 > weight.numel() > hidden.numel()
+    with Largest() as plain:
+        structmax.entmax_loss(F.linear(*tensors), target).backward()
+    assert plain.elements == rows * words
+
+
+def test_the_default_block() -> None:
+    block = structmax.losses.linear._default_block
+    # scores as large as the hidden states, where that is many rows
+    assert block(8192, 4096, 16000) == 8192 * 4096 // 16000
+    # a sixteenth, up to enough for a product
+    assert block(8192, 4096, 128000) == 512
+    assert block(65536, 512, 128000) == 1024
+    assert block(1, 4, 100) == block(0, 4, 100) == 1
+
+
+def test_module() -> None:
+    (hidden, weight, bias), target = layer(), words_of()
+    module = structmax.nn.LinearEntmaxLoss(2.0, label_smoothing=0.1, block=2)
+    wanted = structmax.entmax_loss(F.linear(hidden, weight, bias), target, 2.0, label_smoothing=0.1)
+    close(module(hidden, weight, target, bias), wanted, 1e-12)
+    assert "alpha=2.0" in repr(module)
+
+
+def test_what_is_refused() -> None:
+    (hidden, weight, bias), target = layer(), words_of()
+    loss = functools.partial(structmax.linear_entmax_loss, hidden, weight, target)
+    (gradient,) = torch.autograd.grad(loss(bias=bias), hidden, create_graph=True)
+    with pytest.raises(NotImplementedError, match="A linear layer with its entmax loss has first derivatives only"):
+        gradient.sum().backward()
+    with pytest.raises(NotImplementedError, match="A linear layer with its entmax loss has no rule for torch"):
+        torch.func.grad(lambda h: structmax.linear_entmax_loss(h, weight.detach(), target))(hidden.detach())
+    with pytest.raises(TypeError, match="`alpha` should be a number, but is a tensor"):
+        loss(torch.tensor(1.5))
+    with pytest.raises(ValueError, match="`alpha` should be at most 2 where words are split"):
+        loss(2.5)
+    with pytest.raises(ValueError, match="`reduction` should be one of 'mean', 'sum', 'none', but is 'max'"):
+        loss(reduction="max")
+    with pytest.raises(ValueError, match="`label_smoothing` should be between 0 and 1"):
+        loss(label_smoothing=2.0)
+    with pytest.raises(ValueError, match="`block` should be a whole number ≥ 1, but is 0"):
+        loss(block=0)
+    with pytest.raises(ValueError, match=r"`bias` should have shape \(11,\), but has \(3,\)"):
+        loss(bias=bias[:3])
+    with pytest.raises(TypeError, match=r"`bias` should have the dtype of `hidden`, torch\.float64, but"):
+        loss(bias=bias.float())
+    with pytest.raises(ValueError, match=r"shapes \(…, d\) and \(n, d\), but have \(7, 4\) and \(4, 11\)"):
+        structmax.linear_entmax_loss(hidden, weight.T, target)
+    with pytest.raises(ValueError, match="`weight` should have at least one word"):
+        structmax.linear_entmax_loss(hidden, weight[:0], target)
+    with pytest.raises(ValueError, match="`target` should lie between 0 and 10"):
+        structmax.linear_entmax_loss(hidden, weight, target + 11)
+    with pytest.raises(TypeError, match="`target` should hold integer classes here"):
+        structmax.linear_entmax_loss(hidden, weight, torch.ones(7, 11))
