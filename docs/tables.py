@@ -66,7 +66,7 @@ def value_of(name: str) -> Any:
 
 def names(page: str) -> str:
     """The table of a page's names: each with the first line of its docstring."""
-    rows = ["| name | |", "|---|---|"]
+    rows = ["| name | what it is |", "|---|---|"]
     for name in entries(page):
         line = (inspect.getdoc(value_of(name)) or "").split("\n")[0]
         short = public(name).removeprefix("structmax.")

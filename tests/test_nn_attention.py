@@ -492,6 +492,10 @@ def test_errors() -> None:
         layer(x, lengths=LENGTHS[:2])
     with pytest.raises(ValueError, match=r"`mask` should broadcast to shape \(3, 5, 5\), but has \(5, 4\)"):
         layer(x, mask=torch.ones(5, 4, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"but has \(3, 5\)\. For keys that are padding try mask\[:, None\]"):
+        layer(x, mask=torch.ones(3, 5, dtype=torch.bool))
+    with pytest.raises(TypeError, match=r"`key` should be floating point, .* give them by name: lengths=…"):
+        layer(x, LENGTHS)
     with pytest.raises(TypeError, match="`mask` should be a bool tensor"):
         layer(x, mask=torch.ones(5, 5))
     with pytest.raises(TypeError, match=r"`layout` should relate .* Try Pairs\(Matching\)"):

@@ -351,6 +351,11 @@ def test_travels_and_says_what_it_is():
             ValueError,
             r"`constraints.pairwise` should have shape \(4, 4\) for 4 tags, but has \(3, 3\)",
         ),
+        (
+            lambda crf, e, t: CRF(3, constraints=LABELS),
+            TypeError,
+            r"`constraints` should be those of `structmax.tag_constraints`, .* Try structmax.tag_constraints\(labels\)",
+        ),
     ],
 )
 def test_errors(call, error, words):

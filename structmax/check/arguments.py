@@ -75,12 +75,12 @@ def between(name: str, given: Tensor, size: int, what: str) -> None:
         raise ValueError(f"`{name}` should be between 0 and {size}, {what}, but lie between {low} and {high}.")
 
 
-def mask_like(name: str, mask: object, like: Tensor) -> None:
+def mask_like(name: str, mask: object, like: Tensor, hint: str = "") -> None:
     """A bool tensor that broadcasts to `like`."""
     boolean(name, mask)
     assert isinstance(mask, Tensor)
     if not broadcasts(mask.shape, like.shape):
-        raise ValueError(f"`{name}` should broadcast to shape {tuple(like.shape)}, but has {tuple(mask.shape)}.")
+        raise ValueError(f"`{name}` should broadcast to shape {tuple(like.shape)}, but has {tuple(mask.shape)}.{hint}")
 
 
 def instance(name: str, value: object, kind: Any, wanted: str, hint: str = "") -> None:

@@ -20,6 +20,8 @@ def entmax(
 ) -> Tensor:
     """The α-entmax: argmax over the simplex of ⟨p, x⟩ − Ω_α(p). Sparse for α > 1; softmax at 1, sparsemax at 2.
 
+    Its Jacobian is diag(s) − s sᵀ / Σ s with s = p^(2 − α) where p > 0, and 0 elsewhere.
+
     Args:
         scores: x, any shape; −inf forbids an entry.
         alpha: a number > 0, or a tensor that broadcasts to the scores with size 1 at `dim`. A vector gives one value to

@@ -70,6 +70,11 @@ class AbstractAttention(nn.Module, ABC):
         """Query, key and value, the latter by default those before them, with zeros past their lengths."""
         others = {name: x for name, x in (("key", key), ("value", value)) if x is not None}
         for name, x in {"query": query, **others}.items():
+            if name != "query" and isinstance(x, Tensor) and not x.is_floating_point():
+                raise TypeError(
+                    f"`{name}` should be floating point, but has dtype {x.dtype}. If these are lengths or a mask, give "
+                    "them by name: lengths=… or mask=…."
+                )
             check.floating(name, x)
             if x.dim() < 2 or x.shape[-1] != self.size or x.shape[-2] == 0:
                 raise ValueError(
@@ -160,7 +165,8 @@ class Attention(AbstractAttention):
             value: (…, K, size); by default the key.
             lengths: how many keys each instance has, at most K; integers that broadcast to the batch. Entries
                 past them have weight and gradient 0, whatever they hold. In self-attention they are the query's too.
-            mask: bool, True where a query may read a key; broadcasts to (…, Q, K).
+            mask: bool, True where a query may read a key; broadcasts to (…, Q, K). One of keys alone, (B, K), is given
+                as `mask[:, None]`.
             causal: whether a query reads no key after its own position.
 
         Returns:
@@ -181,7 +187,8 @@ def _may_read(query: Tensor, key: Tensor, lengths: Tensor | None, mask: Tensor |
         rules.append(check.prefix(lengths, key[..., 0]).unsqueeze(-2))
     if mask is not None:
         batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-        check.mask_like("mask", mask, query.new_empty(()).expand(*batch, Q, K))
+        hint = " For keys that are padding try mask[:, None], of shape (…, 1, K), or `lengths`."
+        check.mask_like("mask", mask, query.new_empty(()).expand(*batch, Q, K), hint)
         rules.append(mask)
     if causal:
         rules.append(torch.ones(Q, K, dtype=torch.bool, device=query.device).tril())

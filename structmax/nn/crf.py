@@ -99,6 +99,9 @@ class CRF(nn.Module):
         self.start_transitions = nn.Parameter(torch.empty(num_tags))
         self.end_transitions = nn.Parameter(torch.empty(num_tags))
         self.transitions = nn.Parameter(torch.empty(num_tags, num_tags))
+        if constraints is not None:
+            hint = " Try structmax.tag_constraints(labels)."
+            check.instance("constraints", constraints, TagConstraints, "those of `structmax.tag_constraints`", hint)
         for name in TagConstraints._fields:
             rule = None if constraints is None else _fitting(name, getattr(constraints, name), num_tags)
             # It follows the module to its device and stays out of state dicts.
