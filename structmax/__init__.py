@@ -8,15 +8,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from structmax import estimators, factors, noise, omega, recursion
+from structmax.applications.barycentre import Barycentre, soft_dtw_barycentre
 from structmax.applications.sinkhorn import EntropicMatching, sinkhorn
-from structmax.applications.soft_dtw import (
-    Barycentre,
-    soft_dtw,
-    soft_dtw_alignment,
-    soft_dtw_barycentre,
-    soft_dtw_divergence,
-    squared_distance,
-)
+from structmax.applications.soft_dtw import soft_dtw, soft_dtw_alignment, soft_dtw_divergence, squared_distance
 from structmax.applications.sorting import soft_permutation, soft_rank, soft_sort
 from structmax.backends import Refusal
 from structmax.contract import AbstractStructure, returns

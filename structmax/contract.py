@@ -45,7 +45,7 @@ import itertools
 import math
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
@@ -183,6 +183,17 @@ class AbstractStructure(ABC):
     def check(self, scores: Scores) -> None:
         """Raises a ValueError that says what should be, what is and what to try, if the scores do not fit."""
 
+    def check_floating(self, scores: Scores, given: Iterable[Any]) -> None:
+        """Raises a TypeError that says which of the tensors given as scores is none, or not floating point."""
+        if isinstance(scores, dict) and self.Parts is not None:
+            raise TypeError(
+                f"`scores` should be a tuple of tensors, but are a dict. Try {self.Parts.__name__}(**scores)."
+            )
+        names = scores if isinstance(scores, dict) else itertools.repeat("scores")
+        for number, (name, tensor) in enumerate(zip(names, given, strict=False)):
+            if tensor is not None or number < self.needed:
+                check.floating(name, tensor)
+
     @staticmethod
     def limits(event: Sequence[int], fields: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
         """The largest value of each per-instance field of integers, and what it counts.
@@ -216,6 +227,18 @@ class AbstractStructure(ABC):
     @abstractmethod
     def encode(self, *what: Any) -> Scores:
         """The inverse of `decode`: parts from what it returns."""
+
+    def decodable(self, parts: Scores) -> tuple[Tensor, ...]:
+        """The part tensors of what `decode` is given: shaped like scores, of any batch, or of one instance."""
+        if not isinstance(parts, Tensor | tuple):
+            raise TypeError(f"`parts` should be as `argmax` returns them, but are {check.called(parts)}.")
+        fields = [(getattr(self, name), name) for name in self.per_instance]
+        firsts = [v[(0,) * self.field_batch_dim(n)] if v is not None and v.numel() else v for v, n in fields]
+        try:
+            self.with_values(firsts).check(parts)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"`parts` should be shaped like scores. {error}") from error
+        return self.tensors(parts)
 
     def noise_size(self, scores: Scores) -> int | None:
         """How many uniform numbers `sample` needs for one draw of one instance.
@@ -258,6 +281,11 @@ class AbstractStructure(ABC):
     def names(self) -> tuple[str, ...]:
         """What the part tensors are called."""
         return self.Parts._fields if self.Parts else ("scores",)
+
+    @property
+    def needed(self) -> int:
+        """How many part tensors there are at least: the last of them may be left out."""
+        return len(self.Parts._fields) - len(self.Parts._field_defaults) if self.Parts else 1
 
     def batch_shape(self, scores: Scores) -> torch.Size:
         first = self.tensors(scores)[0]

@@ -117,6 +117,7 @@ class SumOfGamma(AbstractNoise):
         check.whole("iterations", self.iterations, 1)
 
     def like(self, scores: Tensor, generator: torch.Generator | None) -> Tensor:
+        check.generator(generator)
         wide = torch.promote_types(scores.dtype, torch.float32)
         shape = torch.full(scores.shape, 1 / self.k, dtype=wide, device=scores.device)
         # k/i · Gamma(1/k), and 1/k in front of the sum

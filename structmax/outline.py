@@ -33,7 +33,7 @@ def settings(structure: Any) -> str:
     for field in dataclasses.fields(structure):
         value = getattr(structure, field.name)
         if isinstance(value, Tensor):
-            short = value.numel() <= WRITTEN_OUT and value.dim() <= 1
+            short = check.has_values(value) and value.numel() <= WRITTEN_OUT and value.dim() <= 1
             shown.append(f"{field.name}={value!r}" if short else f"{field.name}=tensor of shape {_numbers(value)}")
         elif value != field.default:
             shown.append(f"{field.name}={value!r}")
@@ -88,5 +88,7 @@ def _numbers(tensor: Tensor) -> str:
         return f"{int(tensor.sum())} of {tensor.numel()}"
     if tensor.is_floating_point() and tensor.dim() > 1:
         return shape
-    low, high = (end.item() for end in tensor.detach().aminmax())
+    # in a type of which torch knows the extremes
+    wide = torch.float64 if tensor.is_floating_point() else torch.int64
+    low, high = (end.item() for end in tensor.detach().to(wide).aminmax())
     return f"{shape} from {low:.4g} to {high:.4g}" if tensor.is_floating_point() else f"{shape} from {low} to {high}"

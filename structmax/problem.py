@@ -281,15 +281,7 @@ def _checked(
     scores: Scores, given: Any, structure: AbstractStructure, backend: str, kept: bool
 ) -> tuple[Problem, bool]:
     """The problem of scores of a new form, and whether its part tensors are the scores as they were given."""
-    if isinstance(scores, dict) and structure.Parts is not None:
-        raise TypeError(
-            f"`scores` should be a tuple of tensors, but are a dict. Try {structure.Parts.__name__}(**scores)."
-        )
-    names = scores if isinstance(scores, dict) else itertools.repeat("scores")
-    needed = len(structure.Parts._fields) - len(structure.Parts._field_defaults) if structure.Parts else 1
-    for number, (name, tensor) in enumerate(zip(names, given, strict=False)):
-        if tensor is not None or number < needed:
-            check.floating(name, tensor)
+    structure.check_floating(scores, given)
     structure.check(scores)
     tensors = structure.tensors(scores)
     first = tensors[0]

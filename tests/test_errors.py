@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import structmax
-from structmax import Simplex
+from structmax import Simplex, check
 from structmax.contract import AbstractStructure
 
 X = torch.zeros(2, 3)
@@ -71,6 +71,49 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = 
         lambda: structmax.expect(None, X, Simplex(), structmax.estimators.Enumerate()),  # type: ignore[arg-type]
         TypeError,
         ("`f` should be a function", "is None"),
+    ),
+    "a function of parts alone": (
+        lambda: structmax.expect(lambda z: z.sum(-1), X, Simplex(), structmax.estimators.Enumerate()),  # type: ignore[arg-type]
+        TypeError,
+        ("`f` is called as f(parts, index), but takes (z): too many positional arguments.",),
+    ),
+    "a function without log-probabilities": (
+        lambda: structmax.expect(
+            lambda z, _: z.sum(-1), X, Simplex(), structmax.estimators.Enumerate(), with_log_prob=True
+        ),
+        TypeError,
+        ("`f` is called as f(parts, index, log_prob), but takes (z, _)",),
+    ),
+    "a seed for a generator": (
+        lambda: structmax.sample(X, Simplex(), generator=3),  # type: ignore[arg-type]
+        TypeError,
+        ("`generator` should be a torch.Generator or None, but is a int. Try torch.Generator().manual_seed(3).",),
+    ),
+    "a seed for noise": (
+        lambda: structmax.perturb_and_map(X, Simplex(), noise=structmax.noise.Normal(), generator="0"),  # type: ignore[arg-type]
+        TypeError,
+        ("`generator` should be a torch.Generator or None, but is a str.",),
+    ),
+    "labels in one string": (
+        lambda: structmax.tag_constraints("BIO"),
+        TypeError,
+        ("`labels` should be a list of labels", "but is the string 'BIO'"),
+    ),
+    "decoded nothing": (lambda: Simplex().decode(None), TypeError, ("`parts` should be as `argmax` returns them",)),  # type: ignore[arg-type]
+    "decoded halves": (
+        lambda: structmax.LinearChain().decode(torch.zeros(3, 3)),
+        TypeError,
+        ("`parts` should be shaped like scores. `scores` of a LinearChain should be (unary, pairwise)",),
+    ),
+    "decoded rectangle": (
+        lambda: structmax.SpanningTree(single_root=True).decode(torch.zeros(3, 4)),
+        ValueError,
+        ("`parts` should be shaped like scores.", "(…, N + 1, N + 1)", "but have (3, 4)"),
+    ),
+    "too many to list": (
+        lambda: structmax.Bits().enumerate(torch.zeros(60)),
+        ValueError,
+        ("The members of Bits should be few enough to be listed", "more than 2,236,962", "Try `topk` or `sample`"),
     ),
     "which of an array": (lambda: structmax.which(X.numpy(), Simplex()), TypeError, ("should be a torch tensor",)),
     "which of a class": (lambda: structmax.which(X, Simplex), TypeError, ("is Simplex itself",)),  # type: ignore[arg-type]
@@ -440,3 +483,36 @@ def test_errors_do_not_depend_on_the_layout() -> None:
         structmax.softmax(moved, dim=5)
     with pytest.raises(ValueError, match=r"scores' shape \(3, 2\)"):
         structmax.csparsemax(moved, upper=torch.ones(3), dim=0)
+
+
+@pytest.mark.parametrize(
+    ("structure", "scores"),
+    [
+        (structmax.BinaryTree(), torch.zeros(6, 6)),
+        (structmax.LinearChain(), (torch.zeros(6, 2), torch.zeros(2, 2))),
+        (structmax.Matching(), torch.zeros(6, 6)),
+        (structmax.MonotoneAlignment(), torch.zeros(6, 6)),
+        (structmax.ProjectiveTree(single_root=True), torch.zeros(5, 5)),
+        (structmax.SpanningTree(single_root=True), torch.zeros(5, 5)),
+        (structmax.ShiftReduce(), torch.zeros(11, 2)),
+        (structmax.Subset(3), torch.zeros(8)),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_members_are_counted_before_they_fill_the_memory(
+    structure: Any, scores: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = structure.tensors(structure.enumerate(scores))
+    numbers = sum(t.numel() for t in tensors)
+    monkeypatch.setattr(check.arguments, "MOST", numbers)
+    assert len(structure.tensors(structure.enumerate(scores))[0]) == len(tensors[0])
+    monkeypatch.setattr(check.arguments, "MOST", numbers - 1)
+    with pytest.raises(ValueError, match=f"The members of {type(structure).__name__} should be few enough"):
+        structure.enumerate(scores)
+
+
+def test_one_instance_of_a_batch_is_decoded() -> None:
+    chain = structmax.LinearChain(torch.tensor([3, 2]))
+    best = structmax.argmax((torch.zeros(2, 3, 2), torch.zeros(2, 2)), chain)
+    labels = chain.decode(best)
+    assert labels[1].tolist() == chain.decode((best.unary[1], best.pairwise[1])).tolist()

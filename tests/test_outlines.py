@@ -137,7 +137,13 @@ def test_outlines_need_no_values() -> None:
     torch.vmap(best)(torch.randn(3, 4))
     assert seen == ["TopK(parts: (2, 4); values: (2,); torch.float32, cpu)"]
     assert repr(structmax.TopK(torch.zeros(2, 0), torch.zeros(0))).startswith("TopK(parts: (2, 0); values: (0,)")
+    # of which torch knows no minimum
+    assert repr(structmax.TopK(torch.zeros(3).to(torch.float8_e4m3fn), torch.zeros(1))).startswith(
+        "TopK(parts: (3,) from"
+    )
+    assert "from 2 to 2" in repr(LinearChain(torch.full((9,), 2, dtype=torch.uint16)))
     meta = torch.zeros(3, device="meta")
+    assert repr(LinearChain(meta.long())) == "LinearChain(lengths=tensor of shape (3,))"
     assert repr(structmax.TopK(meta, meta)) == "TopK(parts: (3,); values: (3,); torch.float32, meta)"
 
 

@@ -234,6 +234,18 @@ def test_a_setting_has_a_colour(comparison: Path) -> None:
     assert drawn == {("#3B5BDB", "0.5"), ("#E8590C", "1")}
 
 
+def test_settings_that_differ_in_the_last_digit_are_not_taken_for_one(comparison: Path) -> None:
+    compared = json.loads((comparison / "compare.json").read_text())
+    steps = (0.123456, 0.123457)
+    rows = [row_of({"step": step}, accuracy=measured([step], None)) for step in steps]
+    for step in steps:
+        run_folder(comparison / str(step), config={"step": step, "seed": 0}, metrics=ROWS)
+    runs = {str(step): str(step) for step in steps}
+    text = read(run_folder(comparison, compare=compared | {"rows": rows, "runs": runs, "seeds": 1}))
+    assert {value for name, value in Page(text).attributes if name == "data-run"} == {"0.123456", "0.123457"}
+    assert "0.123457</td>" in text
+
+
 def test_one_seed_has_no_spread(comparison: Path) -> None:
     compared = json.loads((comparison / "compare.json").read_text())
     rows = [row_of({"step": step}, accuracy=measured([step], None)) for step in (0.5, 1.0)]

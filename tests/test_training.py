@@ -37,6 +37,7 @@ from structmax.training import (
     lock,
     name_of,
     option,
+    origin,
     run,
     schedule,
 )
@@ -586,6 +587,14 @@ def test_the_best_is_marked_and_what_seeds_cannot_tell_from_it(direction, best):
         assert not any("mark" in row["metrics"]["score"] for row in comparison.rows(runs, outcomes, "other", better))
 
 
+def test_equal_means_are_equally_good():
+    members = comparison.members(Config(), {"clip": [0.0, 1.0, 2.0]}, seeds=1)
+    scores = iter([1.0, 2.0, 2.0])
+    outcomes = {m.name: comparison.Outcome({"test": {"score": next(scores)}, "seconds": 2.0}) for m in members}
+    found = comparison.rows(members, outcomes, "score", {"score": "higher"})
+    assert [row["metrics"]["score"].get("mark") for row in found] == ["best", "best", None]
+
+
 def test_intervals_are_those_of_student_and_welch():
     for freedom in (1, 2, 3, 4, 5, 9, 30, 101):
         assert intervals.critical(freedom) == pytest.approx(scipy.stats.t.ppf(0.975, freedom), rel=1e-9)
@@ -614,6 +623,8 @@ def git(folder, *words):
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="no git on PATH")
 def test_a_run_knows_the_commit_of_its_project(tmp_path, monkeypatch):
+    # however busy the machine is
+    monkeypatch.setattr(origin, "PATIENCE", None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert commit() is None

@@ -4,6 +4,7 @@ Every message says what should be, what is, and what to try. Nothing here reads 
 """
 
 from structmax.check.arguments import (
+    MOST,
     a_tensor,
     batches,
     between,
@@ -12,7 +13,9 @@ from structmax.check.arguments import (
     called,
     choice,
     encodable,
+    few,
     floating,
+    generator,
     has_values,
     inside,
     instance,
@@ -26,6 +29,7 @@ from structmax.check.arguments import (
     readable,
     same_device,
     samples,
+    takes,
     together,
     unreserved,
     whole,
@@ -47,6 +51,7 @@ from structmax.check.rows import (
 )
 
 __all__ = [
+    "MOST",
     "a_tensor",
     "axis",
     "back",
@@ -59,7 +64,9 @@ __all__ = [
     "class_weights",
     "encodable",
     "feasible_bounds",
+    "few",
     "floating",
+    "generator",
     "hard_target",
     "has_values",
     "inside",
@@ -80,6 +87,7 @@ __all__ = [
     "same_device",
     "samples",
     "soft_target",
+    "takes",
     "together",
     "unreserved",
     "whole",

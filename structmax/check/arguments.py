@@ -1,10 +1,16 @@
 """Shape, dtype, device and range of single arguments, and the fields of structures."""
 
+import inspect
+import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
+# Numbers in a list of all members, as many as fill half a gigabyte in float32.
+MOST = 1 << 27
 
 
 def readable(tensor: Tensor) -> bool:
@@ -137,6 +143,18 @@ def encodable(
     return here
 
 
+def few(kind: str, members: Iterable[T], parts: int) -> list[T]:
+    """The members of a structure of this kind, with so many parts each: a list that does not fill the memory."""
+    most = MOST // max(parts, 1)
+    listed = list(itertools.islice(members, most + 1))
+    if len(listed) > most:
+        raise ValueError(
+            f"The members of {kind} should be few enough to be listed, at most {MOST:.1e} numbers in all, but are more "
+            f"than {most:,}, with {parts} parts each. Try `topk` or `sample` for some of them."
+        )
+    return listed
+
+
 def broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
     pairs = zip(reversed(shape), reversed(target), strict=False)
     return len(shape) <= len(target) and all(a in (1, b) for a, b in pairs)
@@ -202,6 +220,32 @@ def choice(name: str, value: object, allowed: Sequence[str]) -> None:
     if value not in allowed:
         listed = ", ".join(repr(option) for option in allowed)
         raise ValueError(f"`{name}` should be one of {listed}, but is {value!r}.")
+
+
+def generator(given: object) -> None:
+    """A random number generator, or None for torch's own."""
+    if given is not None and not isinstance(given, torch.Generator):
+        hint = f" Try torch.Generator().manual_seed({given})." if isinstance(given, int) else ""
+        raise TypeError(f"`generator` should be a torch.Generator or None, but is {called(given)}.{hint}")
+
+
+def takes(name: str, function: object, arguments: Sequence[str]) -> None:
+    """A function that can be called with these arguments."""
+    called_as = f"{name}({', '.join(arguments)})"
+    if not callable(function):
+        raise TypeError(f"`{name}` should be a function, called as {called_as}, but is {called(function)}.")
+    # a compiler cannot look at signatures
+    if torch.compiler.is_compiling():
+        return
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        # some that are written in C have none
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise TypeError(f"`{name}` is called as {called_as}, but takes {signature}: {error}.") from None
 
 
 def no_nan(name: str, tensor: Tensor) -> None:

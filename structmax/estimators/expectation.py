@@ -213,8 +213,7 @@ def expect(
         >>> result.entropy
         tensor(0.8324, grad_fn=<ViewBackward0>)
     """
-    if not callable(f):
-        raise TypeError(f"`f` should be a function of parts and index to numbers, but is {check.called(f)}.")
+    check.takes("f", f, ("parts", "index", "log_prob") if with_log_prob else ("parts", "index"))
     problem, evaluations = Problem.of(scores, structure, backend, wide=True), Evaluations(f, with_log_prob)
     if isinstance(estimator, AbstractSurrogate):
         z = tuple(t.unsqueeze(0) for t in chosen(problem, estimator, generator))

@@ -148,8 +148,7 @@ class Factor(AbstractFactor):
             )
         super().__init__(*over)
         self.require_distinct()
-        most = len(structure.names)
-        least = most - len(structure.Parts._field_defaults) if structure.Parts else most
+        most, least = len(structure.names), structure.needed
         if not least <= len(over) <= most:
             named = ", ".join(f"`{name}`" for name in structure.names)
             raise ValueError(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from structmax import check
 from structmax.contract import AbstractStructure
 from structmax.factor_graph.layout import KINDS, Layout, Outside
 
@@ -62,7 +63,8 @@ def _of_logic(layout: Layout, f: int) -> tuple[np.ndarray, np.ndarray, np.ndarra
         literals = np.zeros((len(states), len(weight)))
         literals[np.arange(len(states))[:, None], states[:, : tables.groups[t]]] = 1.0
         return literals, np.eye(len(states)), own
-    literals = np.array(list(itertools.product((0.0, 1.0), repeat=len(weight))))
+    every = itertools.product((0.0, 1.0), repeat=len(weight))
+    literals = np.array(check.few("FactorGraph", every, len(weight)))
     if kind == KINDS["pair"]:
         return literals, literals.prod(1, keepdims=True), arrays.part[f : f + 1]
     if kind == KINDS["or_out"]:

@@ -3,9 +3,12 @@
 import torch
 from torch import Tensor
 
+from structmax import check
+
 
 def uniform_like(scores: Tensor, generator: torch.Generator | None) -> Tensor:
     """Uniform in [0, 1)."""
+    check.generator(generator)
     wide = torch.promote_types(scores.dtype, torch.float32)
     return torch.rand(scores.shape, generator=generator, dtype=wide, device=scores.device)
 
@@ -24,5 +27,6 @@ def logistic_like(scores: Tensor, generator: torch.Generator | None) -> Tensor:
 
 def normal_like(scores: Tensor, generator: torch.Generator | None) -> Tensor:
     """Standard normal noise."""
+    check.generator(generator)
     wide = torch.promote_types(scores.dtype, torch.float32)
     return torch.randn(scores.shape, generator=generator, dtype=wide, device=scores.device)

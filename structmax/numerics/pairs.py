@@ -69,8 +69,8 @@ class AbstractMatching(AbstractStructure):
         N, M = x.shape
         n = N if self.rows is None else int(self.rows)
         m = M if self.columns is None else int(self.columns)
-        fewest = 0 if self.partial else min(n, m)
-        members = [pairs for pairs in _injections(n, m) if len(pairs) >= fewest]
+        singles = n if self.partial else max(n - m, 0)
+        members = check.few(type(self).__name__, _injections(n, m, singles), x.numel())
         out = x.new_zeros(len(members), N, M)
         for member, pairs in zip(out, members, strict=True):
             for i, j in pairs:
@@ -79,7 +79,7 @@ class AbstractMatching(AbstractStructure):
 
     def decode(self, parts: Scores) -> Tensor:
         """The column of each row, −1 where it is single or past its length: (…, N)."""
-        (tensor,) = self.tensors(parts)
+        (tensor,) = self.decodable(parts)
         if tensor.shape[-1] == 0:
             return torch.full(tensor.shape[:-1], -1, device=tensor.device)
         some, column = (tensor > 0).max(-1)
@@ -106,14 +106,14 @@ class AbstractMatching(AbstractStructure):
         return (here & one_hot).to(torch.get_default_dtype())
 
 
-def _injections(n: int, m: int, taken: tuple[int, ...] = ()) -> Iterator[list[tuple[int, int]]]:
-    """Every matching of rows 0 … n − 1 with columns that are not taken, as a list of pairs."""
+def _injections(n: int, m: int, singles: int, taken: tuple[int, ...] = ()) -> Iterator[list[tuple[int, int]]]:
+    """Every matching of rows 0 … n − 1 with columns that are not taken, as a list of pairs; some rows may be single."""
     if n == 0:
         yield []
         return
-    for rest in _injections(n - 1, m, taken):
-        yield rest
+    if singles:
+        yield from _injections(n - 1, m, singles - 1, taken)
     for j in range(m):
         if j not in taken:
-            for rest in _injections(n - 1, m, (*taken, j)):
+            for rest in _injections(n - 1, m, singles, (*taken, j)):
                 yield [*rest, (n - 1, j)]

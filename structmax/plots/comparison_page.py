@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -72,7 +73,8 @@ def _results(fields: Sequence[str], rows: Rows, looks: Mapping[str, charts.Look]
     failed = any(row.get("error") for row in rows)
     cells = []
     for i, row in enumerate(rows):
-        setting = [page.cell(row["setting"].get(field)) for field in fields]
+        values = [row["setting"].get(field) for field in fields]
+        setting = [replace(page.cell(value), shown=page.escape(_exactly(value))) for value in values]
         if i == 0 and len(rows) > 1 and row.get("runs"):
             setting = [page.Cell(f"<b>{cell.shown}</b>", cell.order) for cell in setting]
         dot = f'<i style="--colour:{looks[_setting(row["setting"], fields)].colour}"></i>'
@@ -168,7 +170,14 @@ def _links(folder: Path, runs: Mapping[str, str]) -> str:
 
 def _setting(values: Mapping[str, Any], fields: Sequence[str]) -> str:
     """What tells a row from the others: its values of the fields compared."""
-    return " · ".join(page.words(values.get(field)) for field in fields)
+    return " · ".join(_exactly(values.get(field)) for field in fields)
+
+
+def _exactly(value: Any) -> str:
+    """A setting in words, with as many digits as tell it from any other."""
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    return page.words(value)
 
 
 def _number(value: float | None) -> float:

@@ -5,23 +5,21 @@ import math
 import torch
 from torch import Tensor
 
+from structmax import check
 from structmax.backends import Refusal, answers
 from structmax.contract import AbstractStructure
 from structmax.questions.entropy import log_count
-
-# Numbers in a list of all members, as many as fill half a gigabyte in float32.
-MOST = 1 << 27
 
 
 def members(structure: AbstractStructure, scores: tuple[Tensor, ...], instead: str) -> tuple[Tensor, ...]:
     """The part tensors of all M members of one instance, M first. Raises a Refusal if they would fill the memory."""
     log_size = log_most(structure, scores)
     parts = sum(t.numel() for t in scores)
-    if log_size + math.log(max(parts, 1)) > math.log(MOST):
+    if log_size + math.log(max(parts, 1)) > math.log(check.MOST):
         digits, fraction = divmod(log_size / math.log(10), 1.0)
         raise Refusal(
-            f"The members of {type(structure).__name__} should be few enough to be listed, at most {MOST:.1e} numbers "
-            f"in all, but are up to {10**fraction:.1f}e{digits:.0f}, with {parts} parts each. {instead}"
+            f"The members of {type(structure).__name__} should be few enough to be listed, at most {check.MOST:.1e} "
+            f"numbers in all, but are up to {10**fraction:.1f}e{digits:.0f}, with {parts} parts each. {instead}"
         )
     return structure.tensors(structure.enumerate(structure.parts(tuple(t.detach() for t in scores))))
 

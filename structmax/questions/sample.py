@@ -101,6 +101,7 @@ def draw(
     """Draws random numbers and calls the structure's function: tensors (B, S, …), with S draws in all."""
     if isinstance(sample_shape, int):
         raise TypeError(f"`sample_shape` should be a tuple of sizes, but is {sample_shape}. Try ({sample_shape},).")
+    check.generator(generator)
     problem = problem.unfolded()
     first, structure = problem.scores[0], problem.structure
     size = structure.noise_size(structure.parts(problem.with_batch(problem.scores)))

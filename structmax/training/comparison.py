@@ -79,7 +79,7 @@ def _mark(measured: list[dict[str, Any]], direction: str) -> None:
     if math.isnan(top["mean"]):
         return
     for one in measured:
-        if one is top:
+        if one["mean"] == top["mean"]:
             one["mark"] = "best"
         elif intervals.differ(one["values"], top["values"]) is False:
             one["mark"] = "tied"

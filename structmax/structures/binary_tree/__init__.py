@@ -87,9 +87,10 @@ class BinaryTree(AbstractStructure):
         (tensor,) = self.tensors(scores)
         N = tensor.shape[0]
         length = N if self.lengths is None else int(self.lengths)
-        trees = list(_bracketings(0, length - 1)) if length else [[]]
+        trees = _bracketings(0, length - 1) if length else [[]]
         labels = range(tensor.shape[2] if self.labelled else 1)
-        every = [(spans, chosen) for spans in trees for chosen in product(labels, repeat=len(spans))]
+        labelled = ((spans, chosen) for spans in trees for chosen in product(labels, repeat=len(spans)))
+        every = check.few("BinaryTree", labelled, tensor.numel())
         members = tensor.new_zeros(len(every), *tensor.shape)
         for member, (spans, chosen) in zip(members, every, strict=True):
             for (i, j), label in zip(spans, chosen, strict=True):
@@ -102,7 +103,7 @@ class BinaryTree(AbstractStructure):
         Returns:
             (…, 2N − 1, 2) int64, rows (first leaf, last leaf), or (…, 2N − 1, 3) with the label as third.
         """
-        (tensor,) = self.tensors(parts)
+        (tensor,) = self.decodable(parts)
         label = tensor.argmax(-1) if self.labelled else None
         used = (tensor > 0).any(-1) if self.labelled else tensor > 0
         N = used.shape[-1]

@@ -1,6 +1,5 @@
 """Any subset of n."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -57,12 +56,12 @@ class Bits(AbstractStructure):
     def enumerate(self, scores: Scores) -> Tensor:
         (x,) = self.tensors(scores)
         n = len(x) if self.lengths is None else int(self.lengths)
-        members = x.new_tensor(list(itertools.product((0, 1), repeat=n))).reshape(2**n, n)
-        return torch.nn.functional.pad(members, (0, len(x) - n))
+        members = torch.tensor(check.few("Bits", range(2**n), len(x))).unsqueeze(-1) >> torch.arange(n - 1, -1, -1) & 1
+        return torch.nn.functional.pad(members.to(x), (0, len(x) - n))
 
     def decode(self, parts: Scores) -> Tensor:
         """Which items are in: bool (…, n)."""
-        (tensor,) = self.tensors(parts)
+        (tensor,) = self.decodable(parts)
         return tensor > 0
 
     def encode(self, mask: Tensor) -> Tensor:  # type: ignore[override]

@@ -134,7 +134,8 @@ class CTC(AbstractStructure):
         length = T if self.lengths is None else int(self.lengths)
         count = self.labels.shape[-1] if self.label_lengths is None else int(self.label_lengths)
         wanted = self.labels[:count].tolist()
-        strings = [s for s in product(range(V), repeat=length) if self._collapsed(s) == wanted]
+        every = (s for s in product(range(V), repeat=length) if self._collapsed(s) == wanted)
+        strings = check.few("CTC", every, tensor.numel())
         members = tensor.new_zeros(len(strings), T, V)
         for k, string in enumerate(strings):
             for t, symbol in enumerate(string):
@@ -146,7 +147,7 @@ class CTC(AbstractStructure):
 
     def decode(self, parts: Scores) -> Tensor:
         """The symbol of each frame, −1 past the length: (…, T) int64."""
-        (tensor,) = self.tensors(parts)
+        (tensor,) = self.decodable(parts)
         return torch.where((tensor > 0).any(-1), tensor.argmax(-1), -1)
 
     def encode(self, symbols: Tensor, V: int) -> Tensor:  # type: ignore[override]

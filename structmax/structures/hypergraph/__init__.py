@@ -175,13 +175,13 @@ class Hypergraph(AbstractStructure):
         assert isinstance(self.goal, Tensor)
         rows = [
             torch.bincount(torch.tensor(used, dtype=torch.int64), minlength=len(x))
-            for used in derivations(int(self.goal))
+            for used in check.few("Hypergraph", derivations(int(self.goal)), len(x))
         ]
         return torch.stack(rows).to(x) if rows else x.new_zeros(0, len(x))
 
     def decode(self, parts: Scores) -> list[Any]:
         """The indices of the parts in use, each as often as it is used, in nested lists by the leading dimensions."""
-        (tensor,) = self.tensors(parts)
+        (tensor,) = self.decodable(parts)
         if tensor.dim() > 1:
             return [self.decode(t) for t in tensor]
         return torch.arange(len(tensor), device=tensor.device).repeat_interleave(tensor.long()).tolist()

@@ -129,12 +129,15 @@ class Lattice(AbstractStructure):
                 if a == node:
                     yield from ([edge, *rest] for rest in paths(b))
 
-        rows = [self.encode(torch.tensor(path, dtype=torch.int64)) for path in paths(self.source)]
+        rows = [
+            self.encode(torch.tensor(path, dtype=torch.int64))
+            for path in check.few("Lattice", paths(self.source), len(x))
+        ]
         return torch.stack(rows).to(x) if rows else x.new_zeros(0, len(x))
 
     def decode(self, parts: Scores) -> Tensor:
         """The edges of the path in its order, padded with −1: (…, length of the longest)."""
-        (tensor,) = self.tensors(parts)
+        (tensor,) = self.decodable(parts)
         along = self._order[self.edges[:, 0].cpu()].to(tensor.device)
         last = int(along.max()) + 1 if len(along) else 0
         order = torch.where(tensor > 0, along, last).argsort(dim=-1, stable=True)

@@ -187,7 +187,7 @@ class LinearChain(AbstractStructure):
         positions = list(range(N if self.lengths is None else int(self.lengths)))
         if self.keep is not None:
             positions = self.keep.nonzero().flatten().tolist()
-        every = list(product(range(C), repeat=len(positions)))
+        every = check.few("LinearChain", product(range(C), repeat=len(positions)), unary.numel() + pairwise.numel())
         y_unary, y_pairwise = (t.new_zeros(len(every), *t.shape) for t in (unary, pairwise))
         for k, labels in enumerate(every):
             for n, label in zip(positions, labels, strict=True):
@@ -198,7 +198,7 @@ class LinearChain(AbstractStructure):
 
     def decode(self, parts: Scores) -> Tensor:
         """The labels, −1 where there is none: (…, N) int64."""
-        unary = parts[0]
+        unary = self.decodable(parts)[0]
         return torch.where((unary > 0).any(-1), unary.argmax(-1), -1)
 
     def encode(self, labels: Tensor, scores: Scores) -> LinearChainParts:  # type: ignore[override]

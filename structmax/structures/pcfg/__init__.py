@@ -144,7 +144,8 @@ class PCFG(AbstractStructure):
         tensors = self.tensors(scores)
         (N, T), K = tensors[0].shape, tensors[2].shape[0]
         length = N if self.lengths is None else int(self.lengths)
-        parses = list(_parses(0, length - 1, K, T)) if length > 1 else [[]] * (length == 0)
+        every = _parses(0, length - 1, K, T) if length > 1 else [[]] * (length == 0)
+        parses = check.few("PCFG", every, sum(t.numel() for t in tensors))
         terms, rules, roots, spans = (t.new_zeros(len(parses), *t.shape) for t in tensors)
         for m, parse in enumerate(parses):
             for i, j, symbol, *children in parse:
@@ -163,7 +164,7 @@ class PCFG(AbstractStructure):
         Returns:
             A list of them for one instance, nested lists of such lists over the leading dimensions of `parts`.
         """
-        terms, _, roots, spans = self.tensors(parts)
+        terms, _, roots, spans = self.decodable(parts)
         if terms.dim() > 2:
             return [self.decode(PCFGParts(*one)) for one in zip(*self.tensors(parts), strict=True)]
         K = roots.shape[0]

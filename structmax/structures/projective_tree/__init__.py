@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from structmax import check
 from structmax.contract import AbstractStructure, Scores
 from structmax.numerics.arcs import ArcConventions, check_arcs, decode_arcs, encode_arcs, usable
 
@@ -84,10 +85,12 @@ class ProjectiveTree(ArcConventions, AbstractStructure):
         (arc,) = self.tensors(scores)
         words = arc.shape[0] - 1
         n = words if self.lengths is None else int(self.lengths)
-        trees = [heads for heads in itertools.product(range(n + 1), repeat=n) if self._is_member(heads)]
-        names = list(itertools.product(range(arc.shape[2]), repeat=n)) if self.labelled else [()]
-        members = arc.new_zeros(len(trees) * len(names), *arc.shape)
-        for member, (heads, labels) in zip(members, itertools.product(trees, names), strict=True):
+        trees = (heads for heads in itertools.product(range(n + 1), repeat=n) if self._is_member(heads))
+        names = range(arc.shape[2] if self.labelled else 1)
+        labelled = ((heads, labels) for heads in trees for labels in itertools.product(names, repeat=n))
+        every = check.few("ProjectiveTree", labelled, arc.numel())
+        members = arc.new_zeros(len(every), *arc.shape)
+        for member, (heads, labels) in zip(members, every, strict=True):
             for m, h in enumerate(heads, 1):
                 member[(h, m, labels[m - 1]) if self.labelled else (h, m)] = 1
         return members
@@ -112,7 +115,7 @@ class ProjectiveTree(ArcConventions, AbstractStructure):
 
         With labels: heads and labels, both (…, N).
         """
-        (tensor,) = self.tensors(parts)
+        (tensor,) = self.decodable(parts)
         return decode_arcs(tensor, self.labelled)
 
     def encode(  # type: ignore[override]

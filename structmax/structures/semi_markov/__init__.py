@@ -125,11 +125,12 @@ class SemiMarkov(AbstractStructure):
         tensors = self.tensors(scores)
         N, W, C = tensors[0].shape
         length = N if self.lengths is None else int(self.lengths)
-        every = [
+        segmentations = (
             list(zip(widths, labels, strict=True))
             for widths in _compositions(length, W)
             for labels in product(range(C), repeat=len(widths))
-        ]
+        )
+        every = check.few("SemiMarkov", segmentations, sum(t.numel() for t in tensors))
         segment, pairwise = (t.new_zeros(len(every), *t.shape) for t in tensors)
         for k, segments in enumerate(every):
             start, before = 0, None
@@ -143,7 +144,7 @@ class SemiMarkov(AbstractStructure):
 
     def decode(self, parts: Scores) -> Tensor:
         """The segments in order, rows (start, width, label) padded with −1: (…, N, 3) int64."""
-        segment = self.tensors(parts)[0]
+        segment = self.decodable(parts)[0]
         N, _, C = segment.shape[-3:]
         cells = segment.flatten(-2)
         starts = (cells > 0).any(-1)
@@ -155,7 +156,7 @@ class SemiMarkov(AbstractStructure):
 
     def labels_per_position(self, parts: Scores) -> Tensor:
         """The label of the segment each position lies in, −1 past the length: (…, N) int64."""
-        segment = self.tensors(parts)[0]
+        segment = self.decodable(parts)[0]
         C = segment.shape[-1]
         cells = segment.flatten(-2)
         position = torch.arange(segment.shape[-3], device=segment.device)

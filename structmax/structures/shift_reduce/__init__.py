@@ -76,12 +76,13 @@ class ShiftReduce(AbstractStructure):
     def enumerate(self, scores: Scores) -> Tensor:
         (tensor,) = self.tensors(scores)
         length = (len(tensor) + 1) // 2 if self.lengths is None else int(self.lengths)
-        every = [actions + [-1] * (len(tensor) - len(actions)) for actions in _sequences(length, 0)]
+        sequences = (actions + [-1] * (len(tensor) - len(actions)) for actions in _sequences(length, 0))
+        every = check.few("ShiftReduce", sequences, tensor.numel())
         return self.encode(torch.tensor(every)).to(tensor)
 
     def decode(self, parts: Scores) -> Tensor:
         """The action of each step, 0 shift and 1 reduce, padded with −1: (…, 2N − 1) int64."""
-        (tensor,) = self.tensors(parts)
+        (tensor,) = self.decodable(parts)
         return torch.where((tensor > 0).any(-1), tensor.argmax(-1), -1)
 
     def encode(self, actions: Tensor) -> Tensor:  # type: ignore[override]

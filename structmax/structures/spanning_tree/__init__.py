@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from structmax import check
 from structmax.contract import AbstractStructure, Scores, families
 from structmax.numerics.arcs import (
     ArcConventions,
@@ -118,10 +119,12 @@ class SpanningTree(ArcConventions, AbstractStructure):
         nodes = arc.shape[0]
         size = nodes if self.lengths is None else int(self.lengths) + self.directed
         words = max(size - 1, 0)
-        trees = [heads for heads in itertools.product(range(size), repeat=words) if self._is_member(heads)]
-        names = list(itertools.product(range(arc.shape[2]), repeat=words)) if self.labelled else [()]
-        members = arc.new_zeros(len(trees) * len(names), *arc.shape)
-        for member, (heads, labels) in zip(members, itertools.product(trees, names), strict=True):
+        trees = (heads for heads in itertools.product(range(size), repeat=words) if self._is_member(heads))
+        names = range(arc.shape[2] if self.labelled else 1)
+        labelled = ((heads, labels) for heads in trees for labels in itertools.product(names, repeat=words))
+        every = check.few("SpanningTree", labelled, arc.numel())
+        members = arc.new_zeros(len(every), *arc.shape)
+        for member, (heads, labels) in zip(members, every, strict=True):
             for m, h in enumerate(heads, 1):
                 ends = (h, m) if self.directed else (min(h, m), max(h, m))
                 member[(*ends, labels[m - 1]) if self.labelled else ends] = 1
@@ -143,7 +146,7 @@ class SpanningTree(ArcConventions, AbstractStructure):
         Without directions: the edges (…, N − 1, 2), rows of −1 past the last. With labels: heads or edges, and labels
         (…, N) or (…, N − 1).
         """
-        (tensor,) = self.tensors(parts)
+        (tensor,) = self.decodable(parts)
         return (decode_arcs if self.directed else decode_edges)(tensor, self.labelled)
 
     def encode(  # type: ignore[override]

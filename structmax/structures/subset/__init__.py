@@ -86,7 +86,8 @@ class Subset(AbstractStructure):
         (x,) = self.tensors(scores)
         n = len(x) if self.lengths is None else int(self.lengths)
         sizes = range(self.size if self.at_most is None else 0, min(self.size, n) + 1)
-        subsets = [subset for size in sizes for subset in itertools.combinations(range(n), size)]
+        every = (subset for size in sizes for subset in itertools.combinations(range(n), size))
+        subsets = check.few("Subset", every, len(x))
         members = x.new_zeros(len(subsets), len(x))
         for member, subset in zip(members, subsets, strict=True):
             member[list(subset)] = 1
@@ -94,7 +95,7 @@ class Subset(AbstractStructure):
 
     def decode(self, parts: Scores) -> Tensor:
         """The items that are in, ascending, −1 for none: (…, min(k, n))."""
-        (tensor,) = self.tensors(parts)
+        (tensor,) = self.decodable(parts)
         n = tensor.shape[-1]
         item = torch.where(tensor > 0, torch.arange(n, device=tensor.device), n).sort(-1).values[..., : self.size]
         return torch.where(item < n, item, -1)
