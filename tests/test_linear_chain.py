@@ -374,8 +374,16 @@ def test_tag_constraints_allow_what_the_scheme_can_write(scheme):
     assert not score.any()
 
 
+def test_schemes_have_their_other_names():
+    for name, other, labels in (("IOB2", "BIO", ["O", "B-X", "I-X"]), ("IOBES", "BIOES", ["O", "B-X", "E-X", "S-X"])):
+        constraints = zip(*(structmax.tag_constraints(labels, scheme) for scheme in (name, other)), strict=True)
+        assert all(torch.equal(one, same) for one, same in constraints)
+
+
 def test_tags_that_do_not_fit():
-    with pytest.raises(ValueError, match="`labels` of IOB2 should be O or one of I-X, B-X with a type X, but 'S-PER'"):
+    with pytest.raises(
+        ValueError, match="`labels` of IOB2 should be O or one of I-X, B-X with a type X, but 'S-PER'.*IOBES"
+    ):
         structmax.tag_constraints(["O", "S-PER"])
     with pytest.raises(ValueError, match="`scheme` should be one of"):
         structmax.tag_constraints(["O"], "IO")

@@ -25,6 +25,8 @@ SCHEMES = {
     "IOBES": _Scheme("IBES", follows="IE", leads="IB", open="IB"),
     "BILOU": _Scheme("IBLU", follows="IL", leads="IB", open="IB"),
 }
+# by the other names that they have
+SCHEMES |= {"BIO": SCHEMES["IOB2"], "BIOES": SCHEMES["IOBES"]}
 
 
 class TagConstraints(NamedTuple):
@@ -46,7 +48,7 @@ def tag_constraints(labels: Sequence[str], scheme: str = "IOB2") -> TagConstrain
 
     Args:
         labels: the C labels in the order of the scores, such as ["O", "B-PER", "I-PER"]; a prefix alone has type "".
-        scheme: "IOB1", "IOB2" (also known as BIO), "IOBES" (also known as BIOES) or "BILOU".
+        scheme: "IOB1", "IOB2" or "BIO", "IOBES" or "BIOES", or "BILOU".
 
     Returns:
         `pairwise` (C, C), `start` (C,) and `end` (C,): 0 where allowed, −inf where not.
@@ -90,7 +92,8 @@ def _split(label: str, scheme: str) -> tuple[str, str]:
     if label != "O" and (len(prefix) != 1 or prefix not in SCHEMES[scheme].prefixes):
         known = ", ".join(f"{prefix}-X" for prefix in SCHEMES[scheme].prefixes)
         raise ValueError(
-            f"`labels` of {scheme} should be O or one of {known} with a type X, but {label!r} is among them."
+            f"`labels` of {scheme} should be O or one of {known} with a type X, but {label!r} is among them. Other "
+            f"schemes are {', '.join(name for name in SCHEMES if name != scheme)}."
         )
     return prefix, kind
 
