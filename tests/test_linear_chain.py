@@ -382,7 +382,7 @@ def test_schemes_have_their_other_names():
 
 def test_tags_that_do_not_fit():
     with pytest.raises(
-        ValueError, match="`labels` of IOB2 should be O or one of I-X, B-X with a type X, but 'S-PER'.*IOBES"
+        ValueError, match=r"`labels` of IOB2 should be O or one of I-X, B-X with a type X, but 'S-PER'.*IOBES"
     ):
         structmax.tag_constraints(["O", "S-PER"])
     with pytest.raises(ValueError, match="`scheme` should be one of"):
