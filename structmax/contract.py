@@ -230,6 +230,9 @@ class AbstractStructure(ABC):
 
     def fitting(self, parts: Scores) -> Scores:
         """Parts for `decode`, if they are shaped like scores, of any batch or of one instance."""
+        # a check would fix the sizes of what is exported
+        if torch.compiler.is_compiling():
+            return parts
         if not isinstance(parts, Tensor | tuple):
             raise TypeError(f"`parts` should be as `argmax` returns them, but are {check.called(parts)}.")
         fields = [(getattr(self, name), name) for name in self.per_instance]
