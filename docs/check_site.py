@@ -86,6 +86,13 @@ class Handler(SimpleHTTPRequestHandler):
         """Says nothing: the driver notices what was not found."""
 
 
+def headless(chromium: str, profile: Path) -> list[str]:
+    """The command that opens a page without a window, asks for nothing else, and logs what is said to the console."""
+    quiet = "--no-first-run --disable-background-networking --disable-component-update --disable-sync --disable-quic"
+    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", *quiet.split()]
+    return [*command, f"--user-data-dir={profile}", "--enable-logging=stderr", "--v=0"]
+
+
 def browse(chromium: str, site: Path, pages: list[str]) -> tuple[list[dict[str, Any]], str]:
     """What the driver measured of each page, and what Chromium wrote to its log."""
     handler = type("ThisHandler", (Handler,), {"seen": threading.Event()})
@@ -95,9 +102,7 @@ def browse(chromium: str, site: Path, pages: list[str]) -> tuple[list[dict[str, 
         (Path(folder) / "driver.html").write_text(re.sub("PAGES|WIDTHS", lambda word: lists[word[0]], DRIVER))
         server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=folder))
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        quiet = "--no-first-run --disable-background-networking --disable-component-update --disable-sync"
-        command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", *quiet.split()]
-        command += [f"--user-data-dir={folder}/profile", "--window-size=1400,1000", "--enable-logging=stderr", "--v=0"]
+        command = [*headless(chromium, Path(folder) / "profile"), "--window-size=1400,1000"]
         command += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
         browser = subprocess.Popen([*command, f"http://127.0.0.1:{server.server_port}/driver.html"], stderr=log)
         try:

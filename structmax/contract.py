@@ -228,8 +228,11 @@ class AbstractStructure(ABC):
     def encode(self, *what: Any) -> Scores:
         """The inverse of `decode`: parts from what it returns."""
 
-    def decodable(self, parts: Scores) -> tuple[Tensor, ...]:
-        """The part tensors of what `decode` is given: shaped like scores, of any batch, or of one instance."""
+    def fitting(self, parts: Scores) -> Scores:
+        """Parts for `decode`, if they are shaped like scores, of any batch or of one instance."""
+        # a check would fix the sizes of what is exported
+        if torch.compiler.is_compiling():
+            return parts
         if not isinstance(parts, Tensor | tuple):
             raise TypeError(f"`parts` should be as `argmax` returns them, but are {check.called(parts)}.")
         fields = [(getattr(self, name), name) for name in self.per_instance]
@@ -238,7 +241,7 @@ class AbstractStructure(ABC):
             self.with_values(firsts).check(parts)
         except (TypeError, ValueError) as error:
             raise type(error)(f"`parts` should be shaped like scores. {error}") from error
-        return self.tensors(parts)
+        return parts
 
     def noise_size(self, scores: Scores) -> int | None:
         """How many uniform numbers `sample` needs for one draw of one instance.

@@ -94,6 +94,11 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = 
         TypeError,
         ("`generator` should be a torch.Generator or None, but is a str.",),
     ),
+    "an alpha that was trained too low": (
+        lambda: structmax.nn.Entmax(torch.nn.Parameter(torch.tensor(-0.1)))(X),
+        ValueError,
+        ("`alpha` should be > 0 everywhere, but its minimum is -0.1.",),
+    ),
     "labels in one string": (
         lambda: structmax.tag_constraints("BIO"),
         TypeError,

@@ -578,7 +578,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "capacity": (lambda: Knapsack(X, costs=[1, 1, 0], capacity=-1), "`capacity` should be ≥ 0, but is -1."),
     "too few parts": (lambda: Factor(LinearChain(), Y), "at least 2 and at most 4, but has 1."),
     "misfit": (
-        lambda: Factor(SpanningTree(), Variables("arc", (3, 4))),
+        lambda: Factor(SpanningTree(single_root=True), Variables("arc", (3, 4))),
         "Factor over `arc` (3, 4) does not fit: `scores` of a SpanningTree",
     ),
     "list of slices": (lambda: Xor([X[0], X[1]]), "but got a list. Try Xor(*slices) for a list of them."),

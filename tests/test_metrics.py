@@ -15,7 +15,7 @@ PARSER = {"size": 8, "word_size": 8, "layers": 1, "train_size": 20}
 TINY = [
     ("align", {"train_size": 8, "size": 8, "learn_window": True, "window": 20, "task": "neighbours"}),
     ("align", {"train_size": 8, "size": 8, "task": "forecast"}),
-    ("bits", IMAGES | {"bits": 3, "features": 2}),
+    ("bits", IMAGES | {"bits": 3, "features": 2, "importance_samples": 10}),
     ("clusters", {"points": 100}),
     ("joint", {"train_size": 20, "tree_size": 20, "size": 8, "word_size": 8, "hidden": 8, "pretrain": 0}),
     ("listops", {"train_size": 100, "longest": 12, "size": 8, "curriculum": 0}),

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import re
+import runpy
 import shutil
 import subprocess
 from html.parser import HTMLParser
@@ -16,6 +17,7 @@ import pytest
 from structmax.plots import files, report, tables
 
 CHROMIUM = shutil.which("chromium")
+headless = runpy.run_path(str(Path(__file__).parent.parent / "docs" / "check_site.py"))["headless"]
 in_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: apt-get install chromium")
 
 CONFIG = {"encoder": "latent", "step": 0.5, "seed": 0, "bf16": False, "text": "<script>alert(1)</script>"}
@@ -400,9 +402,7 @@ def test_names_of_bytes_that_are_no_letters(run: Path, comparison: Path) -> None
 
 def browse(page: Path, profile: Path) -> str:
     """The page as it is after its script ran. Anything it says to the console fails."""
-    quiet = "--no-first-run --disable-background-networking --disable-component-update --disable-sync --disable-quic"
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", *quiet.split(), f"--user-data-dir={profile}"]
-    command += ["--enable-logging=stderr", "--v=0", "--dump-dom", page.as_uri()]
+    command = [*headless(CHROMIUM, profile), "--dump-dom", page.as_uri()]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert "CONSOLE" not in shown.stderr
     return shown.stdout

@@ -97,6 +97,9 @@ class Entmax15(Mapping):
 class Entmax(Mapping):
     """`structmax.entmax` as a module. An `alpha` that is a Parameter is trained: one for all, or one for each head.
 
+    Below 1 no probability is 0. Alpha should stay above 0: on the CPU a call refuses it where it does not. To keep it
+    between 1 and 2, train an a with alpha = 1 + sigmoid(a), and give that to `structmax.entmax`.
+
     Examples:
         >>> import torch, structmax
         >>> attention = structmax.nn.Entmax(alpha=torch.nn.Parameter(torch.full((8,), 1.5)))

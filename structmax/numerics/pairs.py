@@ -79,7 +79,7 @@ class AbstractMatching(AbstractStructure):
 
     def decode(self, parts: Scores) -> Tensor:
         """The column of each row, −1 where it is single or past its length: (…, N)."""
-        (tensor,) = self.decodable(parts)
+        (tensor,) = self.tensors(self.fitting(parts))
         if tensor.shape[-1] == 0:
             return torch.full(tensor.shape[:-1], -1, device=tensor.device)
         some, column = (tensor > 0).max(-1)

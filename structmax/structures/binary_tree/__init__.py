@@ -103,7 +103,7 @@ class BinaryTree(AbstractStructure):
         Returns:
             (…, 2N − 1, 2) int64, rows (first leaf, last leaf), or (…, 2N − 1, 3) with the label as third.
         """
-        (tensor,) = self.decodable(parts)
+        (tensor,) = self.tensors(self.fitting(parts))
         label = tensor.argmax(-1) if self.labelled else None
         used = (tensor > 0).any(-1) if self.labelled else tensor > 0
         N = used.shape[-1]

@@ -61,7 +61,7 @@ class Bits(AbstractStructure):
 
     def decode(self, parts: Scores) -> Tensor:
         """Which items are in: bool (…, n)."""
-        (tensor,) = self.decodable(parts)
+        (tensor,) = self.tensors(self.fitting(parts))
         return tensor > 0
 
     def encode(self, mask: Tensor) -> Tensor:  # type: ignore[override]

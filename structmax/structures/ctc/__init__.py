@@ -147,7 +147,7 @@ class CTC(AbstractStructure):
 
     def decode(self, parts: Scores) -> Tensor:
         """The symbol of each frame, −1 past the length: (…, T) int64."""
-        (tensor,) = self.decodable(parts)
+        (tensor,) = self.tensors(self.fitting(parts))
         return torch.where((tensor > 0).any(-1), tensor.argmax(-1), -1)
 
     def encode(self, symbols: Tensor, V: int) -> Tensor:  # type: ignore[override]

@@ -181,7 +181,7 @@ class Hypergraph(AbstractStructure):
 
     def decode(self, parts: Scores) -> list[Any]:
         """The indices of the parts in use, each as often as it is used, in nested lists by the leading dimensions."""
-        (tensor,) = self.decodable(parts)
+        (tensor,) = self.tensors(self.fitting(parts))
         if tensor.dim() > 1:
             return [self.decode(t) for t in tensor]
         return torch.arange(len(tensor), device=tensor.device).repeat_interleave(tensor.long()).tolist()

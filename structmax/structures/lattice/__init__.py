@@ -137,7 +137,7 @@ class Lattice(AbstractStructure):
 
     def decode(self, parts: Scores) -> Tensor:
         """The edges of the path in its order, padded with −1: (…, length of the longest)."""
-        (tensor,) = self.decodable(parts)
+        (tensor,) = self.tensors(self.fitting(parts))
         along = self._order[self.edges[:, 0].cpu()].to(tensor.device)
         last = int(along.max()) + 1 if len(along) else 0
         order = torch.where(tensor > 0, along, last).argsort(dim=-1, stable=True)

@@ -198,7 +198,7 @@ class LinearChain(AbstractStructure):
 
     def decode(self, parts: Scores) -> Tensor:
         """The labels, −1 where there is none: (…, N) int64."""
-        unary = self.decodable(parts)[0]
+        unary = self.fitting(parts)[0]
         return torch.where((unary > 0).any(-1), unary.argmax(-1), -1)
 
     def encode(self, labels: Tensor, scores: Scores) -> LinearChainParts:  # type: ignore[override]

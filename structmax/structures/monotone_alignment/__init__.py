@@ -223,7 +223,7 @@ class MonotoneAlignment(AbstractStructure):
         Time warping: the cells (i, j), (…, N + M − 1, 2). With gaps: (i, j, move), (…, N + M, 3), where the move from
         boundary (i, j) is 0 for match, 1 for delete and 2 for insert: the number of the tensor whose [i, j] is 1.
         """
-        tensors = self.decodable(parts)
+        tensors = self.tensors(self.fitting(parts))
         N, M = tensors[0].shape[-2:]
         # All on one grid, 0 where there is no part: a path meets its places in the order of rows, then columns.
         grid = torch.zeros_like(pad(tensors[0], (0, self.gaps, 0, self.gaps)), dtype=torch.int64)

@@ -164,7 +164,7 @@ class PCFG(AbstractStructure):
         Returns:
             A list of them for one instance, nested lists of such lists over the leading dimensions of `parts`.
         """
-        terms, _, roots, spans = self.decodable(parts)
+        terms, _, roots, spans = self.tensors(self.fitting(parts))
         if terms.dim() > 2:
             return [self.decode(PCFGParts(*one)) for one in zip(*self.tensors(parts), strict=True)]
         K = roots.shape[0]

@@ -115,7 +115,7 @@ class ProjectiveTree(ArcConventions, AbstractStructure):
 
         With labels: heads and labels, both (…, N).
         """
-        (tensor,) = self.decodable(parts)
+        (tensor,) = self.tensors(self.fitting(parts))
         return decode_arcs(tensor, self.labelled)
 
     def encode(  # type: ignore[override]

@@ -144,7 +144,7 @@ class SemiMarkov(AbstractStructure):
 
     def decode(self, parts: Scores) -> Tensor:
         """The segments in order, rows (start, width, label) padded with −1: (…, N, 3) int64."""
-        segment = self.decodable(parts)[0]
+        segment = self.tensors(self.fitting(parts))[0]
         N, _, C = segment.shape[-3:]
         cells = segment.flatten(-2)
         starts = (cells > 0).any(-1)
@@ -156,7 +156,7 @@ class SemiMarkov(AbstractStructure):
 
     def labels_per_position(self, parts: Scores) -> Tensor:
         """The label of the segment each position lies in, −1 past the length: (…, N) int64."""
-        segment = self.decodable(parts)[0]
+        segment = self.tensors(self.fitting(parts))[0]
         C = segment.shape[-1]
         cells = segment.flatten(-2)
         position = torch.arange(segment.shape[-3], device=segment.device)

@@ -82,7 +82,7 @@ class ShiftReduce(AbstractStructure):
 
     def decode(self, parts: Scores) -> Tensor:
         """The action of each step, 0 shift and 1 reduce, padded with −1: (…, 2N − 1) int64."""
-        (tensor,) = self.decodable(parts)
+        (tensor,) = self.tensors(self.fitting(parts))
         return torch.where((tensor > 0).any(-1), tensor.argmax(-1), -1)
 
     def encode(self, actions: Tensor) -> Tensor:  # type: ignore[override]

@@ -40,7 +40,7 @@ class Simplex(AbstractStructure):
 
     def decode(self, parts: Scores) -> Tensor:
         """The index of the chosen entry, −1 where nothing is chosen: (…,)."""
-        (tensor,) = self.decodable(parts)
+        (tensor,) = self.tensors(self.fitting(parts))
         return torch.where(tensor.sum(-1) > 0, tensor.argmax(-1), -1)
 
     def encode(self, index: Tensor, n: int) -> Tensor:  # type: ignore[override]

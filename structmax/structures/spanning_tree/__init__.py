@@ -146,7 +146,7 @@ class SpanningTree(ArcConventions, AbstractStructure):
         Without directions: the edges (…, N − 1, 2), rows of −1 past the last. With labels: heads or edges, and labels
         (…, N) or (…, N − 1).
         """
-        (tensor,) = self.decodable(parts)
+        (tensor,) = self.tensors(self.fitting(parts))
         return (decode_arcs if self.directed else decode_edges)(tensor, self.labelled)
 
     def encode(  # type: ignore[override]

@@ -95,7 +95,7 @@ class Subset(AbstractStructure):
 
     def decode(self, parts: Scores) -> Tensor:
         """The items that are in, ascending, −1 for none: (…, min(k, n))."""
-        (tensor,) = self.decodable(parts)
+        (tensor,) = self.tensors(self.fitting(parts))
         n = tensor.shape[-1]
         item = torch.where(tensor > 0, torch.arange(n, device=tensor.device), n).sort(-1).values[..., : self.size]
         return torch.where(item < n, item, -1)
