@@ -122,6 +122,8 @@ def test_a_link_keeps_the_state(server: Server, browser: Browser) -> None:
     browser.drag(f"{SCORES}[3]", -40)
     browser.run("(() => { const dial = document.getElementById('temperature'); dial.value = Math.log(2);"
                 " dial.dispatchEvent(new Event('input')) })()")  # fmt: skip
+    # what is clicked must not be drawn again meanwhile
+    browser.until(DRAWN)
     browser.click("document.querySelector('#samples .card')")
     browser.until("location.hash.includes('temperature=2&') && location.hash.includes('wanted=')")
     assert_drawn(browser, temperature=2.0)

@@ -238,8 +238,8 @@ def test_backends_draw_the_same(each, scale):
 def test_the_first_number_chooses_the_last_label():
     unary, lengths = torch.zeros(1, 3, 4), torch.tensor([3])
     noise = torch.tensor([[[0.1, 0.3, 0.8]]])
-    drawn, _ = kernel_numba.sample(unary, torch.zeros(1, 4, 4), noise=noise, lengths=lengths)
-    assert LinearChain().decode((drawn,))[0, 0].tolist() == [3, 1, 0]
+    drawn = kernel_numba.sample(unary, torch.zeros(1, 4, 4), noise=noise, lengths=lengths)
+    assert LinearChain().decode(drawn)[0, 0].tolist() == [3, 1, 0]
 
 
 # ---------------------------------------------------------------- shapes, masks, labels
