@@ -313,7 +313,7 @@ def test_exports_for_any_size():
 
 def test_travels_and_says_what_it_is():
     crf, (emissions, tags) = CRF(C, ignore_index=-100, constraints=structmax.tag_constraints(LABELS)), draw()
-    assert repr(crf) == "CRF(num_tags=3, batch_first=False, ignore_index=-100)"
+    assert repr(crf) == "CRF(num_tags=3, batch_first=False, ignore_index=-100, constrained)"
     for copied in (copy.deepcopy(crf), pickle.loads(pickle.dumps(crf))):
         assert torch.equal(copied(emissions.float(), tags), crf(emissions.float(), tags))
     assert all((parameter >= -0.1).all() and (parameter <= 0.1).all() for parameter in crf.parameters())
