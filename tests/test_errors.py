@@ -102,7 +102,12 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = 
     "labels in one string": (
         lambda: structmax.tag_constraints("BIO"),
         TypeError,
-        ("`labels` should be a list of labels", "but is the string 'BIO'"),
+        ("`labels` should be a list of labels", "but is 'BIO'"),
+    ),
+    "labels by number": (
+        lambda: structmax.tag_constraints({0: "O", 1: "B-X"}),
+        TypeError,
+        ("`labels` should be a list of labels", "but is {0: 'O', 1: 'B-X'}"),
     ),
     "decoded nothing": (lambda: Simplex().decode(None), TypeError, ("`parts` should be as `argmax` returns them",)),  # type: ignore[arg-type]
     "decoded halves": (
@@ -164,7 +169,11 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = 
     "mask of numbers": (
         lambda: structmax.softmax(X, mask=torch.ones(2, 3)),
         TypeError,
-        ("`mask` should be a bool tensor, True where an entry may be used", "torch.float32", "Try `mask.bool()`"),
+        (
+            "`mask` should be a bool tensor, True where an entry may be used",
+            "torch.float32",
+            "Try `mask.bool()`; `mask == 0`, if",
+        ),
     ),
     "mask that is a list": (
         lambda: structmax.softmax(X, mask=[True]),

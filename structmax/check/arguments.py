@@ -60,7 +60,11 @@ def boolean(name: str, mask: object, meaning: str = "") -> None:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         kind = mask.dtype if isinstance(mask, Tensor) else called(mask)
         cast = f"`{name}.bool()`" if isinstance(mask, Tensor) else "torch.as_tensor(…)"
-        raise TypeError(f"`{name}` should be a bool tensor{meaning}, but is {kind}. Try {cast}.")
+        # torch's masks that are added to scores: cast to bool, they would say the opposite
+        added = (
+            f"; `{name} == 0`, if it holds 0 and −inf" if isinstance(mask, Tensor) and mask.is_floating_point() else ""
+        )
+        raise TypeError(f"`{name}` should be a bool tensor{meaning}, but is {kind}. Try {cast}{added}.")
 
 
 def whole_numbers(name: str, tensor: object) -> None:

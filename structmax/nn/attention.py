@@ -164,7 +164,8 @@ class Attention(AbstractAttention):
             key: (…, K, size); by default the query: self-attention.
             value: (…, K, size); by default the key.
             lengths: how many keys each instance has, at most K; integers that broadcast to the batch. Entries
-                past them have weight and gradient 0, whatever they hold. In self-attention they are the query's too.
+                past them have weight and gradient 0, whatever they hold. In self-attention they are the query's too:
+                queries past them count as zeros, and their weights sum to 1 like those of the others.
             mask: bool, True where a query may read a key; broadcasts to (…, Q, K). One of keys alone, (B, K), is given
                 as `mask[:, None]`.
             causal: whether a query reads no key after its own position.

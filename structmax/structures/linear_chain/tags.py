@@ -67,10 +67,8 @@ def tag_constraints(labels: Sequence[str], scheme: str = "IOB2") -> TagConstrain
     Reference:
         Ramshaw and Marcus 1995, Text chunking using transformation-based learning.
     """
-    if isinstance(labels, str):
-        raise TypeError(
-            f"`labels` should be a list of labels, such as ['O', 'B-X', 'I-X'], but is the string {labels!r}."
-        )
+    if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
+        raise TypeError(f"`labels` should be a list of labels, such as ['O', 'B-X', 'I-X'], but is {labels!r}.")
     check.choice("scheme", scheme, tuple(SCHEMES))
     rules = SCHEMES[scheme]
     tags = [_split(label, scheme) for label in labels]
