@@ -21,6 +21,8 @@ pytestmark = pytest.mark.thorough
 
 ROOT = Path(__file__).parent.parent
 LARGEST = 1_500_000
+# How the names of the files end that the package needs.
+SHIPPED = (".py", "py.typed", ".html", ".css", ".js", "README.md")
 # What the extras bring: neither `import structmax` nor the README's first block may need it.
 EXTRAS = ("typer", "rich", "matplotlib", "conllu", "seqeval", "sacrebleu", "sklearn", "scipy", "triton")
 
@@ -59,9 +61,7 @@ def test_the_wheel_has_the_package_and_nothing_else(built: Path) -> None:
     assert wheel.stat().st_size < LARGEST
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    assert {name for name in names if "dist-info/" not in name} == files(
-        (".py", "py.typed", ".css", ".js", "README.md")
-    )
+    assert {name for name in names if "dist-info/" not in name} == files(SHIPPED)
     assert {"structmax/py.typed", "structmax/plots/page.css", "structmax/plots/page.js"} < names
     assert "structmax/structures/simplex/README.md" in names
 
@@ -72,7 +72,7 @@ def test_the_sdist_has_the_package_and_what_builds_it(built: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.split("/", 1)[-1] for name in archive.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", "PKG-INFO"} < names
-    assert files((".py", "py.typed", ".css", ".js", "README.md")) < names
+    assert files(SHIPPED) < names
     assert not [name for name in names if name.startswith("docs/")]
 
 
