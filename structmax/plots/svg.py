@@ -56,7 +56,7 @@ def shortened(words: str, width: float, size: float = SMALL) -> str:
 
     Examples:
         >>> from structmax.plots import svg
-        >>> svg.shortened("a very long name", 80.0)
+        >>> svg.shortened("a very long name", 85.0)
         'a very…name'
     """
     room = int(width / (LETTER * size))

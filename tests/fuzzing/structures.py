@@ -187,24 +187,25 @@ def hypergraph(rng: np.random.Generator, batch: Shape) -> Subject:
         own = np.arange(len(head))
         shared = np.where(rng.random(len(head)) < 0.4, len(head) + rng.integers(3, size=len(head)), -1)
         parts = np.stack([own, shared], 1) if rng.random() < 0.7 else own[:, None]
+        ways = _ways(head, tails, nodes)
+        derivable = np.flatnonzero(ways)
+        if max(ways) > MOST:
+            continue
         order = rng.permutation(len(head))
-        goal = nodes - 1 if rng.random() < 0.5 else torch.as_tensor(rng.integers(0, nodes, batch))
+        goal = int(derivable[-1]) if rng.random() < 0.5 else torch.as_tensor(rng.choice(derivable, batch))
         size = len(head) + 3 + int(rng.integers(2))
-        graph = structmax.Hypergraph(*(torch.as_tensor(t[order]) for t in (head, tails, parts)), goal)
-        if _distinct(graph, size, nodes):
-            return Subject(graph, ((*batch, size),))
+        edges = [torch.as_tensor(t[order]) for t in (head, tails, parts)]
+        every = [structmax.Hypergraph(*edges, int(v)).enumerate(torch.zeros(size)) for v in derivable]
+        if all(len(rows.unique(dim=0)) == len(rows) for rows in every):
+            return Subject(structmax.Hypergraph(*edges, goal), ((*batch, size),))
 
 
-def _distinct(graph: structmax.Hypergraph, size: int, nodes: int) -> bool:
-    first, tails, _ = (t.tolist() for t in graph.grouped)
+def _ways(head: np.ndarray, tails: np.ndarray, nodes: int) -> list[int]:
+    """How many derivations each node has."""
     ways: list[int] = []
     for v in range(nodes):
-        edges = range(first[v], first[v + 1])
-        ways.append(sum(math.prod(ways[tail] for tail in tails[e] if tail >= 0) for e in edges))
-    if max(ways) > MOST:
-        return False
-    every = [graph.__class__(graph.head, graph.tails, graph.part, v).enumerate(torch.zeros(size)) for v in range(nodes)]
-    return all(len(rows.unique(dim=0)) == len(rows) for rows in every if len(rows))
+        ways.append(sum(math.prod(ways[t] for t in row if t >= 0) for row in tails[head == v].tolist()))
+    return ways
 
 
 MAKERS: dict[str, Callable[[np.random.Generator, Shape], Subject]] = {
