@@ -5,6 +5,7 @@ from structmax.nn.biaffine import Biaffine
 from structmax.nn.binary_tree_lstm import BinaryTreeLSTM
 from structmax.nn.child_sum_tree_lstm import ChildSumTreeLSTM
 from structmax.nn.crf import CRF
+from structmax.nn.crf_decoder import CRFDecoder
 from structmax.nn.losses import Entmax15Loss, EntmaxLoss, LinearEntmaxLoss, NormmaxLoss, SparsemaxLoss
 from structmax.nn.mappings import (
     Budget,
@@ -49,6 +50,7 @@ __all__ = [
     "Biaffine",
     "BinaryTreeLSTM",
     "Budget",
+    "CRFDecoder",
     "CRFLoss",
     "ChildSumTreeLSTM",
     "Csoftmax",
