@@ -112,6 +112,77 @@ def test_gradients(ask, omega, backend):
         gradgradcheck(lambda t: ask(t, omega, backend=backend), (x,))
 
 
+@on_each_backend
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 4.0])
+def test_entropic_ranks_and_values_solve_their_problems(backend, temperature):
+    """Both against a conditional gradient over all permutations, to its own gap."""
+    how = {"over": "permutahedron", "backend": backend}
+    ranks = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    orders = torch.tensor(list(itertools.permutations(range(4))))
+
+    def gap(y, linear, points):
+        """How much any permutation could improve ⟨linear, y⟩ − t Σ y (log y − 1): 0 at the maximum, within its hull."""
+        slope = linear - temperature * y.log()
+        return ((points - y) @ slope).max()
+
+    for x in normal(5, 4, seed=7):
+        y = structmax.soft_rank(x, Entropy(temperature), **how)
+        torch.testing.assert_close(y.sum(), ranks.sum())
+        assert (y.sort().values.cumsum(0) >= ranks.cumsum(0) - 1e-9).all()
+        assert gap(y, x, ranks[orders]) < 1e-9
+        p = structmax.soft_sort(x, Entropy(temperature), descending=True, **how).exp()
+        torch.testing.assert_close(p.sum(), x.exp().sum())
+        assert (p.sort().values.cumsum(0) >= x.exp().sort().values.cumsum(0) - 1e-9).all()
+        assert gap(p, ranks.flip(0), x.exp()[orders]) < 1e-8
+        ascending = structmax.soft_sort(-x, Entropy(temperature), **how)
+        torch.testing.assert_close(ascending, -p.log())
+
+
+def test_published_examples():
+    """Those of fast-soft-sort's page."""
+    values = torch.tensor([[5.0, 1.0, 2.0], [2.0, 1.0, 5.0]], dtype=torch.float64)
+    sort, rank = structmax.soft_sort, structmax.soft_rank
+    third = torch.tensor([5 / 3, 8 / 3, 11 / 3], dtype=torch.float64)
+    torch.testing.assert_close(sort(values, SquaredNorm(1.0)), third.expand(2, 3))
+    torch.testing.assert_close(sort(values, SquaredNorm(0.1)), values.sort().values)
+    torch.testing.assert_close(
+        rank(values, SquaredNorm(2.0)), torch.tensor([[3.0, 1.25, 1.75], [1.75, 1.25, 3.0]], dtype=torch.float64)
+    )
+    torch.testing.assert_close(
+        rank(values, SquaredNorm(1.0)), torch.tensor([[3.0, 1.0, 2.0], [2.0, 1.0, 3.0]], dtype=torch.float64)
+    )
+
+
+@on_each_backend
+def test_both_regularisers_over_both_hulls(backend):
+    x = normal(2, 5, seed=4)
+    for omega in (SquaredNorm(0.4), Entropy(0.4)):
+        p = structmax.soft_permutation(x, omega, backend=backend)
+        positions = torch.arange(1, 6, dtype=torch.float64)
+        got = structmax.soft_rank(x, omega, over="matrices", backend=backend)
+        torch.testing.assert_close(got, positions @ p)
+        got = structmax.soft_sort(x, omega, over="matrices", backend=backend)
+        torch.testing.assert_close(got, (p @ x.unsqueeze(-1)).squeeze(-1))
+        default = "matrices" if isinstance(omega, Entropy) else "permutahedron"
+        assert torch.equal(structmax.soft_rank(x, omega), structmax.soft_rank(x, omega, over=default))
+    sharp = {"over": "permutahedron", "backend": backend}
+    torch.testing.assert_close(structmax.soft_sort(x, Entropy(1e-3), **sharp), x.sort().values)
+    ranks = torch.as_tensor(rankdata(x, axis=-1))
+    torch.testing.assert_close(structmax.soft_rank(x, Entropy(1e-3), **sharp), ranks)
+    with pytest.raises(ValueError, match="`over` should be one of 'permutahedron', 'matrices'"):
+        structmax.soft_sort(x, over="vectors")
+
+
+@on_each_backend
+@pytest.mark.parametrize("ask", [structmax.soft_rank, structmax.soft_sort])
+@pytest.mark.parametrize("temperature", [0.2, 2.0])
+def test_gradients_over_the_permutahedron_with_entropy(ask, temperature, backend):
+    x = normal(2, 4, seed=3).requires_grad_()
+    how = {"over": "permutahedron", "backend": backend}
+    gradcheck(lambda t: ask(t, Entropy(temperature), **how), (x,), check_forward_ad=True)
+    gradgradcheck(lambda t: ask(t, Entropy(temperature), **how), (x,))
+
+
 def test_transforms_and_compile():
     def total(x):
         return (structmax.soft_rank(x, SquaredNorm(0.7)) ** 2).sum() + (

@@ -78,3 +78,18 @@ def test_long_rows_are_refused():
     x = torch.empty(1, kernel_triton.LARGEST + 1)
     assert kernel_triton.refuses("prox_tv", [x], {}) == f"a program has lanes for {kernel_triton.LARGEST} entries"
     assert kernel_triton.refuses("prox_tv", [x[:, 1:]], {}) is None
+
+
+@pytest.mark.parametrize("entropic", [False, True])
+@pytest.mark.parametrize("n", [40, 1, 2, 33])
+def test_blocks_of_permutahedra(n, entropic):
+    """Spread, whole numbers, near each other, weights for each row and for all."""
+    generator = torch.Generator().manual_seed(n)
+    x = torch.randn(4, n, generator=generator, dtype=torch.float64).sort(dim=-1, descending=True).values
+    x[1] *= 30
+    x[2] = x[2].cumsum(0).sort(descending=True).values
+    weights = torch.randn(4, n, generator=generator, dtype=torch.float64).sort(dim=-1, descending=True).values
+    for scale in (0.1, 1.0, 20.0):
+        for w in (weights, weights[:1]):
+            got = kernel_triton.isotonic_groups(x.to(DEVICE), w.to(DEVICE), scale, entropic).cpu()
+            assert torch.equal(got, reference.isotonic_groups(x, w, scale, entropic))

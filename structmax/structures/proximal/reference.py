@@ -185,23 +185,30 @@ def prox_oscar(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
 
 
 @returns("parts:int32")
-def isotonic_groups(x: Tensor, weights: Tensor, scale: float) -> Tensor:
-    """The blocks of the non-increasing sequence nearest to scale · x − weights: (B, n) int32, numbered from the left.
+def isotonic_groups(x: Tensor, weights: Tensor, scale: float, entropic: bool) -> Tensor:
+    """The blocks of the projection of scale · x onto the permutahedron of the weights: (B, n) int32, from the left.
 
-    Neighbouring blocks are pooled while the right one has the greater mean.
+    Neighbouring blocks are pooled while the right one has the greater level: the mean of scale · x − weights, or, if
+    `entropic`, log Σ exp(scale · x) − log Σ exp(weights).
     """
     groups = torch.empty_like(x, dtype=torch.int32)
-    for out, row in zip(groups, (scale * x.double() - weights.double()).tolist(), strict=True):
-        blocks: list[tuple[float, int]] = []
-        for value in row:
-            total, size = value, 1
-            while blocks and blocks[-1][0] * size < total * blocks[-1][1]:
-                before, count = blocks.pop()
-                total, size = total + before, size + count
-            blocks.append((total, size))
-        numbers = [number for number, (_, size) in enumerate(blocks) for _ in range(size)]
+    pairs = torch.stack([scale * x.double(), weights.double().expand_as(x)], -1)
+    for out, row in zip(groups, pairs, strict=True):
+        blocks: list[Tensor] = []
+        for entry in row.split(1):
+            block = entry
+            while blocks and _level(blocks[-1], entropic) < _level(block, entropic):
+                block = torch.cat([blocks.pop(), block])
+            blocks.append(block)
+        numbers = [number for number, block in enumerate(blocks) for _ in block]
         out.copy_(torch.tensor(numbers, dtype=torch.int32))
     return groups
+
+
+def _level(block: Tensor, entropic: bool) -> float:
+    """Of entries (size, 2): what is projected, and the weights."""
+    high, low = (block.logsumexp(0) if entropic else block.mean(0)).tolist()
+    return high - low
 
 
 @returns("parts")
@@ -227,4 +234,4 @@ def examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any
     groups = torch.zeros_like(x, dtype=torch.int32)
     yield "group_mean", (x, groups), {}
     yield "group_mean", (x, groups), {"signs": x}
-    yield "isotonic_groups", (x,), {"weights": torch.zeros_like(x), "scale": 1.0}
+    yield "isotonic_groups", (x,), {"weights": torch.zeros_like(x), "scale": 1.0, "entropic": False}

@@ -1,6 +1,6 @@
 """The proximal maps on CUDA: a program for each row merges its runs in rounds. Derivations: ../README.md.
 
-Total variation takes one launch; OSCAR sorts by torch before. `prox_owl` and `isotonic_groups` are left to the CPU.
+Total variation takes one launch; OSCAR sorts by torch before. `prox_owl` is left to the CPU.
 """
 
 from typing import Any
@@ -11,6 +11,7 @@ from torch import Tensor
 from structmax.contract import returns
 from structmax.numerics.kernel_triton import launch
 from structmax.structures.proximal.kernel_triton.means import average
+from structmax.structures.proximal.kernel_triton.pools import pool
 from structmax.structures.proximal.kernel_triton.runs import cluster, fuse
 
 # Longest row that a program has lanes for.
@@ -25,10 +26,15 @@ def refuses(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | N
     return f"a program has lanes for {LARGEST} entries" if tensors[0].shape[1] > LARGEST else None
 
 
+def _lanes(n: int) -> int:
+    """A power of two."""
+    return max(32, 1 << max(n - 1, 0).bit_length())
+
+
 def _outputs(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
     """y, groups, a strength for each row, lines of memory, and how many lanes a row has."""
     B, n = x.shape
-    block = max(32, 1 << max(n - 1, 0).bit_length())
+    block = _lanes(n)
     exact = {"dtype": torch.float64, "device": x.device}
     if isinstance(lam, Tensor):
         strengths = lam.to(torch.float64).expand(B).contiguous()
@@ -70,13 +76,27 @@ def prox_oscar(x: Tensor, lam: float | Tensor) -> tuple[Tensor, Tensor]:
     return y, groups
 
 
+@returns("parts:int32")
+def isotonic_groups(x: Tensor, weights: Tensor, scale: float, entropic: bool) -> Tensor:
+    """The blocks of the projection of scale · x onto the permutahedron of the weights: (B, n) int32, from the left."""
+    groups = torch.empty_like(x, dtype=torch.int32)
+    if x.numel():
+        n = x.shape[1]
+        rows, block = weights.reshape(-1, n), _lanes(n)
+        lines = torch.empty(len(x), 3, block, dtype=torch.float64, device=x.device)
+        factor = torch.full((1,), scale, dtype=torch.float64, device=x.device)
+        arguments = x, rows, factor, lines, groups, n, len(rows)
+        launch(pool, (len(x),), arguments, (entropic, block), max(1, block // PER_WARP))
+    return groups
+
+
 @returns("parts")
 def group_mean(v: Tensor, groups: Tensor, signs: Tensor | None = None) -> Tensor:
     """sᵢ · mean of sⱼ vⱼ over the group of i, 0 outside every group: (B, n). Symmetric: pullback and pushforward."""
     out = torch.empty_like(v)
     if v.numel():
         n = v.shape[1]
-        block = max(32, 1 << (n - 1).bit_length())
+        block = _lanes(n)
         arguments = v, groups, signs, out, n
         launch(average, (len(v),), arguments, (signs is not None, GROUPS, block), max(1, min(16, block // 64)))
     return out
