@@ -40,6 +40,7 @@ from structmax.losses import (
     svm_loss,
 )
 from structmax.losses.fenchel_young import fenchel_young
+from structmax.mappings.attention import entmax_attention
 from structmax.mappings.capped import budget, csoftmax, csparsemax
 from structmax.mappings.entmax import entmax, entmax15, smoothed_max, softmax, sparsemax, topk_sparsemax
 from structmax.mappings.normmax import normmax
@@ -130,6 +131,7 @@ __all__ = [
     "entmax",
     "entmax15",
     "entmax15_loss",
+    "entmax_attention",
     "entmax_loss",
     "entropy",
     "estimators",

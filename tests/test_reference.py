@@ -24,7 +24,7 @@ SPACES = (
     *("structmax", "structmax.omega", "structmax.estimators", "structmax.noise", "structmax.factors"),
     *("structmax.recursion", "structmax.nn", "structmax.incremental", "structmax.lab", "structmax.training"),
     *("structmax.testing", "structmax.plots.simplex", "structmax.plots.curves", "structmax.plots.structures"),
-    "structmax.plots.report",
+    *("structmax.plots.report", "structmax.integrations.transformers"),
 )
 STRUCTURES = [
     name
