@@ -316,6 +316,17 @@ def test_the_root_on_the_diagonal_and_back():
     assert torch.equal(SpanningTree.from_dependent_first(arc)[:, 3, 1], arc[:, 1, 3])
 
 
+def test_labelled_roots_on_the_diagonal_and_back():
+    scores = normal(2, 4, 4, 3)
+    arc = SpanningTree.from_root_on_diagonal(scores, labelled=True)
+    assert arc.shape == (2, 5, 5, 3)
+    for label in range(3):
+        assert torch.equal(arc[..., label], SpanningTree.from_root_on_diagonal(scores[..., label]))
+    assert torch.equal(SpanningTree.to_root_on_diagonal(arc, labelled=True), scores)
+    # without a batch the number of dimensions does not tell labels from instances
+    assert torch.equal(SpanningTree.from_root_on_diagonal(scores[0], labelled=True), arc[0])
+
+
 def test_heads_and_labels_and_back():
     heads = torch.tensor([[3, 0, 2], [0, -1, -1]])
     parts = SpanningTree(torch.tensor([3, 1]), single_root=True).encode(heads)

@@ -17,8 +17,15 @@ class ArcConventions:
     """Scores in the orders other libraries keep them, to and from arc[h, m] with the root as node 0."""
 
     @staticmethod
-    def from_root_on_diagonal(scores: Tensor) -> Tensor:
+    def from_root_on_diagonal(scores: Tensor, *, labelled: bool = False) -> Tensor:
         """Arcs (…, N + 1, N + 1) of scores (…, N, N) over words alone, with the root's arcs on the diagonal.
+
+        Args:
+            scores: (…, N, N), or (…, N, N, L) if `labelled`; scores or parts.
+            labelled: whether the last dimension are labels: the diagonal is then that of the two before it.
+
+        Returns:
+            (…, N + 1, N + 1) or (…, N + 1, N + 1, L), with 0 in column 0 and on the diagonal, which are ignored.
 
         Examples:
             >>> import torch, structmax
@@ -26,14 +33,18 @@ class ArcConventions:
             tensor([[0., 1., 4.],
                     [0., 0., 2.],
                     [0., 3., 0.]])
+            >>> structmax.SpanningTree.from_root_on_diagonal(torch.zeros(2, 2, 5), labelled=True).shape
+            torch.Size([3, 3, 5])
         """
+        if labelled:
+            return ArcConventions.from_root_on_diagonal(scores.movedim(-1, -3)).movedim(-3, -1)
         root = scores.diagonal(dim1=-2, dim2=-1)
         words = scores.masked_fill(_diagonal(scores), 0.0)
         return torch.nn.functional.pad(torch.cat([root.unsqueeze(-2), words], -2), (1, 0))
 
     @staticmethod
-    def to_root_on_diagonal(arc: Tensor) -> Tensor:
-        """The inverse: (…, N, N) of arcs (…, N + 1, N + 1), scores or parts.
+    def to_root_on_diagonal(arc: Tensor, *, labelled: bool = False) -> Tensor:
+        """The inverse: (…, N, N) of arcs (…, N + 1, N + 1), scores or parts; of labelled ones with `labelled`.
 
         Examples:
             >>> import torch, structmax
@@ -42,6 +53,8 @@ class ArcConventions:
             >>> torch.equal(structmax.SpanningTree.to_root_on_diagonal(arc), scores)
             True
         """
+        if labelled:
+            return ArcConventions.to_root_on_diagonal(arc.movedim(-1, -3)).movedim(-3, -1)
         words = arc[..., 1:, 1:]
         return torch.where(_diagonal(words), arc[..., :1, 1:], words)
 
