@@ -84,6 +84,22 @@ CASES = {
     "spanning tree, undirected and labelled": Case(
         structmax.SpanningTree(torch.tensor([3, 2]), directed=False, labelled=True), normal(2, 3, 3, 2)
     ),
+    "spanning tree, undirected with one root edge": Case(
+        structmax.SpanningTree(torch.tensor([4, 1, 3]), directed=False, single_root=True), normal(3, 4, 4)
+    ),
+    "spanning tree, undirected and labelled with one root edge": Case(
+        structmax.SpanningTree(torch.tensor([3, 0]), directed=False, single_root=True, labelled=True),
+        normal(2, 3, 3, 2),
+    ),
+    "projective tree, undirected": Case(
+        structmax.ProjectiveTree(torch.tensor([4, 0, 3]), directed=False), normal(3, 4, 4)
+    ),
+    "projective tree, undirected with one root edge": Case(
+        structmax.ProjectiveTree(torch.tensor([4, 1, 3]), directed=False, single_root=True), normal(3, 4, 4)
+    ),
+    "projective tree, undirected and labelled": Case(
+        structmax.ProjectiveTree(torch.tensor([3, 2]), directed=False, labelled=True), normal(2, 3, 3, 2)
+    ),
     "linear chain": Case(structmax.LinearChain(torch.tensor([3, 1, 0])), normals((3, 3, 2), (3, 2, 2))),
     "linear chain, one matrix for all": Case(structmax.LinearChain(), normals((2, 3, 3), (3, 3))),
     "linear chain, a matrix for each position": Case(

@@ -153,16 +153,22 @@ def usable(size: int, lengths: Tensor) -> Tensor:
 
 # --- edges of an undirected graph ----------------------------------------------------------------------------------
 #
-# A spanning tree without directions is an arborescence from node 0, read without them: N nodes are a root and N − 1
-# words. Edge {i, j} stands at [i, j] with i < j; the rest of the square is ignored.
+# A tree without directions is one of arcs away from node 0, read without them: N nodes are a root and N − 1 words.
+# Edge {i, j} stands at [i, j] with i < j; the rest of the square is ignored.
+
+
+def words_of(lengths: Tensor, directed: bool) -> Tensor:
+    """The number of words of each instance, where `lengths` count them or nodes."""
+    return lengths if directed else (lengths - 1).clamp_min(0)
 
 
 def as_arcs(scores: Tensor, lengths: Tensor, directed: bool) -> tuple[Tensor, Tensor]:
     """Arcs (B, N, N) or (B, N, N, L) and the number of words; for undirected scores both directions of each edge."""
+    words = words_of(lengths, directed)
     if directed:
-        return scores, lengths
+        return scores, words
     upper = _upper(scores, scores.dim() == 4)
-    return torch.where(upper, scores, scores.transpose(1, 2)), (lengths - 1).clamp_min(0)
+    return torch.where(upper, scores, scores.transpose(1, 2)).contiguous(), words
 
 
 def from_arcs(parts: Tensor, directed: bool, labelled: bool) -> Tensor:
