@@ -135,6 +135,11 @@ CASES = {
     "binary tree, full": Case(structmax.BinaryTree(), normal(2, 5, 5)),
     "binary tree, labelled": Case(structmax.BinaryTree(torch.tensor([3, 0, 2]), labelled=True), normal(3, 3, 3, 2)),
     "binary tree of one label": Case(structmax.BinaryTree(torch.tensor([3, 4]), labelled=True), normal(2, 4, 4, 1)),
+    "bilexical tree": Case(
+        structmax.BilexicalTree(torch.tensor([3, 1, 0])), normals((3, 4, 4), (3, 3, 3), (3, 3, 3, 3))
+    ),
+    "bilexical tree, full, without heads": Case(structmax.BilexicalTree(), normals((2, 4, 4), (2, 3, 3))),
+    "bilexical tree of one word": Case(structmax.BilexicalTree(), normals((2, 2, 2), (2, 1, 1), (2, 1, 1, 1))),
     "shift-reduce": Case(structmax.ShiftReduce(torch.tensor([4, 1, 0])), normal(3, 7, 2)),
     "shift-reduce, full": Case(structmax.ShiftReduce(), normal(2, 9, 2)),
     "shift-reduce of one leaf": Case(structmax.ShiftReduce(), normal(2, 1, 2)),

@@ -148,6 +148,13 @@ def projective_tree(rng: np.random.Generator, batch: Shape) -> Subject:
     return _arcs(rng, batch, structmax.ProjectiveTree)
 
 
+def bilexical_tree(rng: np.random.Generator, batch: Shape) -> Subject:
+    n = int(rng.integers(1, 5))
+    head = [None, (*batch, n, n, n)][rng.integers(2)]
+    structure = structmax.BilexicalTree(lengths(rng, batch, n))
+    return Subject(structure, ((*batch, n + 1, n + 1), (*batch, n, n), head))
+
+
 def pcfg(rng: np.random.Generator, batch: Shape) -> Subject:
     n, k, t = [(1, 2, 2), (2, 2, 2), (3, 2, 2), (3, 1, 3), (4, 1, 2), (4, 2, 1), (2, 3, 1)][rng.integers(7)]
     s = k + t
@@ -213,6 +220,7 @@ MAKERS: dict[str, Callable[[np.random.Generator, Shape], Subject]] = {
     "SmallMatching": small_matching,
     "SpanningTree": spanning_tree,
     "ProjectiveTree": projective_tree,
+    "BilexicalTree": bilexical_tree,
     "PCFG": pcfg,
     "Lattice": lattice,
     "Hypergraph": hypergraph,
