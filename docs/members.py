@@ -128,6 +128,21 @@ def binary_tree() -> Drawing:
     return _tree(spans, WORDS, "A bracketing: ((the cat) (saw (a bird)))")
 
 
+def bilexical_tree() -> Drawing:
+    structure = structmax.BilexicalTree()
+    arc, span = torch.zeros(6, 6), torch.zeros(5, 5)
+    arc[[2, 3, 0, 5, 3], range(1, 6)] = 1.0
+    span[2, 4] = 1.0
+    best = structmax.argmax((arc, span), structure)
+    heads, _ = structure.decode(best)
+    # the widest span of each word's: what becomes a dependent with it
+    widest = {h: (i, j) for i, j, h in sorted(best.head.nonzero().tolist(), key=lambda row: row[1] - row[0])}
+    said = [" ".join(WORDS[i : j + 1]) for i, j in (widest[m] for m in range(5))]
+    arcs = [[head, m, label] for m, (head, label) in enumerate(zip(heads.tolist(), said, strict=True), 1)]
+    title = "((the cat) (saw (a bird))): each arc says with which span its word becomes a dependent"
+    return {"kind": "arcs", "title": title, "tokens": WORDS, "arcs": {"tree": arcs}}
+
+
 def pcfg() -> Drawing:
     # S, NP and VP are nonterminals; D, N and V stand over single words.
     rules = torch.full((3, 6, 6), -torch.inf)
@@ -192,6 +207,7 @@ def factor_graph() -> Drawing:
 MEMBERS: dict[str, Callable[[], Drawing]] = {
     draw.__name__.replace("_", "-"): draw
     for draw in (
+        bilexical_tree,
         binary_tree,
         bits,
         ctc,

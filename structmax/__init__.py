@@ -63,6 +63,7 @@ from structmax.questions.sparse_marginals import sparse_marginals
 from structmax.questions.sparsemap import Relaxed, SparseMAP, sparsemap
 from structmax.questions.topk import TopK, topk
 from structmax.questions.topk_sparsemap import TopKSparseMAP, topk_sparsemap
+from structmax.structures.bilexical_tree import BilexicalTree
 from structmax.structures.binary_tree import BinaryTree
 from structmax.structures.bits import Bits
 from structmax.structures.ctc import CTC
@@ -94,6 +95,7 @@ __all__ = [
     "AbstractStructure",
     "Barycentre",
     "Beliefs",
+    "BilexicalTree",
     "BinaryTree",
     "Bits",
     "Diagnosis",

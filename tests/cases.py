@@ -84,6 +84,22 @@ CASES = {
     "spanning tree, undirected and labelled": Case(
         structmax.SpanningTree(torch.tensor([3, 2]), directed=False, labelled=True), normal(2, 3, 3, 2)
     ),
+    "spanning tree, undirected with one root edge": Case(
+        structmax.SpanningTree(torch.tensor([4, 1, 3]), directed=False, single_root=True), normal(3, 4, 4)
+    ),
+    "spanning tree, undirected and labelled with one root edge": Case(
+        structmax.SpanningTree(torch.tensor([3, 0]), directed=False, single_root=True, labelled=True),
+        normal(2, 3, 3, 2),
+    ),
+    "projective tree, undirected": Case(
+        structmax.ProjectiveTree(torch.tensor([4, 0, 3]), directed=False), normal(3, 4, 4)
+    ),
+    "projective tree, undirected with one root edge": Case(
+        structmax.ProjectiveTree(torch.tensor([4, 1, 3]), directed=False, single_root=True), normal(3, 4, 4)
+    ),
+    "projective tree, undirected and labelled": Case(
+        structmax.ProjectiveTree(torch.tensor([3, 2]), directed=False, labelled=True), normal(2, 3, 3, 2)
+    ),
     "linear chain": Case(structmax.LinearChain(torch.tensor([3, 1, 0])), normals((3, 3, 2), (3, 2, 2))),
     "linear chain, one matrix for all": Case(structmax.LinearChain(), normals((2, 3, 3), (3, 3))),
     "linear chain, a matrix for each position": Case(
@@ -119,6 +135,11 @@ CASES = {
     "binary tree, full": Case(structmax.BinaryTree(), normal(2, 5, 5)),
     "binary tree, labelled": Case(structmax.BinaryTree(torch.tensor([3, 0, 2]), labelled=True), normal(3, 3, 3, 2)),
     "binary tree of one label": Case(structmax.BinaryTree(torch.tensor([3, 4]), labelled=True), normal(2, 4, 4, 1)),
+    "bilexical tree": Case(
+        structmax.BilexicalTree(torch.tensor([3, 1, 0])), normals((3, 4, 4), (3, 3, 3), (3, 3, 3, 3))
+    ),
+    "bilexical tree, full, without heads": Case(structmax.BilexicalTree(), normals((2, 4, 4), (2, 3, 3))),
+    "bilexical tree of one word": Case(structmax.BilexicalTree(), normals((2, 2, 2), (2, 1, 1), (2, 1, 1, 1))),
     "shift-reduce": Case(structmax.ShiftReduce(torch.tensor([4, 1, 0])), normal(3, 7, 2)),
     "shift-reduce, full": Case(structmax.ShiftReduce(), normal(2, 9, 2)),
     "shift-reduce of one leaf": Case(structmax.ShiftReduce(), normal(2, 1, 2)),

@@ -1,5 +1,6 @@
 """Projective trees beyond the laws: counts, what people see, messages, padding, long and wide scores, the noise."""
 
+import itertools
 import math
 
 import pytest
@@ -32,6 +33,47 @@ def test_there_are_as_many_members_as_the_closed_form_says(single_root):
 
 
 @ROOTS
+def test_edges_without_directions_do_not_cross(single_root):
+    """By another definition: all sets of n − 1 edges that join n nodes and of which no two cross."""
+    structure = ProjectiveTree(directed=False, single_root=single_root)
+    for n in range(1, 6):
+        found = []
+        for edges in itertools.combinations(itertools.combinations(range(n), 2), n - 1):
+            crossing = any(i < k < j < end for i, j in edges for k, end in edges)
+            if not crossing and joins(edges, n) and (not single_root or sum(i == 0 for i, _ in edges) == min(1, n - 1)):
+                found.append(edges)
+        members = structure.enumerate(torch.zeros(n, n))
+        assert {tuple(map(tuple, member.nonzero().tolist())) for member in members} == set(found)
+        assert len(members) == (count(n - 1, single_root) if n > 1 else 1)
+
+
+def joins(edges: tuple[tuple[int, int], ...], n: int) -> bool:
+    """Whether all n nodes can be reached from node 0."""
+    reached = {0}
+    for _ in range(n):
+        reached |= {end for edge in edges if reached & set(edge) for end in edge}
+    return len(reached) == n
+
+
+@ROOTS
+@pytest.mark.parametrize("kind", [ProjectiveTree, structmax.SpanningTree])
+def test_symmetric_scores_of_both_directions_as_synjax_has_them(kind, single_root):
+    """There scores are the mean of both triangles, and trees are symmetric matrices."""
+    scores = torch.randn(5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    mean = (scores + scores.T) / 2
+    members = kind(single_root=single_root).enumerate(scores)
+    probabilities = (members * mean).sum((1, 2)).softmax(0)
+    want = torch.einsum("m,mij->ij", probabilities, members + members.mT)
+    structure = kind(directed=False, single_root=single_root)
+    mu = structmax.marginals(mean, structure)
+    torch.testing.assert_close(mu + mu.T, want)
+    torch.testing.assert_close(structmax.log_partition(mean, structure), (members * mean).sum((1, 2)).logsumexp(0))
+    best = members[probabilities.argmax()]
+    parts = structmax.argmax(mean, structure)
+    assert torch.equal(parts + parts.T, best + best.T)
+
+
+@ROOTS
 @pytest.mark.parametrize("shift", [0.0, 1e5])
 def test_log_partition_of_equal_scores_is_the_closed_form(single_root, shift):
     lengths = torch.tensor([1, 2, 3, 17, 40, 60])
@@ -59,18 +101,18 @@ def test_float32_is_right_on_300_words(single_root):
 # The chart is linear up to about the second scale, and logarithmic above.
 @ROOTS
 @pytest.mark.parametrize("scale", [1.0, 8.0, 60.0, 1e3])
-@pytest.mark.parametrize("labels", [0, 3])
-def test_kernels_equal_the_reference_whatever_padding_holds(single_root, scale, labels):
+@pytest.mark.parametrize(("labels", "directed"), [(0, True), (3, True), (3, False)])
+def test_kernels_equal_the_reference_whatever_padding_holds(single_root, scale, labels, directed):
     generator = torch.Generator().manual_seed(3)
     lengths = torch.tensor([9, 12, 5, 0, 1])
     shape = (5, 13, 13, labels) if labels else (5, 13, 13)
     scores = scale * torch.randn(shape, generator=generator, dtype=torch.float64)
     scores = scores.masked_fill(torch.rand(shape, generator=generator) < 0.2, -math.inf)
     tangent = torch.randn(shape, generator=generator, dtype=torch.float64)
-    used = usable(13, lengths)
+    used = usable(13, lengths) if directed else usable(13, lengths - 1).triu()
     used = used[..., None].expand(shape) if labels else used
     junk = torch.where(used, scores, math.nan)
-    structure = ProjectiveTree(lengths, single_root=single_root, labelled=labels > 0)
+    structure = ProjectiveTree(lengths, single_root=single_root, labelled=labels > 0, directed=directed)
     answers = []
     for theta, backend in ((junk, "numba"), (scores, "reference")):
         leaf = theta.clone().requires_grad_()
@@ -121,7 +163,7 @@ def test_noise_suffices_for_every_tree(single_root):
     scores = torch.zeros(1, 4, 4, 2)
     noise = torch.rand(1, 20000, structure.noise_size(scores), generator=torch.Generator().manual_seed(0))
     room = pytest.importorskip("structmax.structures.projective_tree.kernel_numba")
-    drawn = room.sample(scores, noise=noise, lengths=torch.tensor([3]), single_root=single_root)
+    drawn = room.sample(scores, noise=noise, lengths=torch.tensor([3]), single_root=single_root, directed=True)
     assert len(drawn.flatten(2)[0].unique(dim=0)) == 2**3 * count(3, single_root)
 
 
@@ -135,6 +177,15 @@ def test_heads_and_back():
     assert torch.equal(structure.decode(parts), heads)
     drawn = structmax.sample(torch.randn(2, 4, 4), structure, (5,))
     assert torch.equal(structure.encode(structure.decode(drawn)), drawn)
+
+
+def test_edges_and_back():
+    structure = ProjectiveTree(torch.tensor([4, 2]), directed=False, labelled=True)
+    drawn = structmax.sample(torch.randn(2, 4, 4, 3), structure, (5,))
+    edges, labels = structure.decode(drawn)
+    assert edges.shape == (5, 2, 3, 2)
+    assert (edges[:, 1, 1:] == -1).all()
+    assert torch.equal(structure.encode(edges, labels, 3), drawn)
 
 
 def test_heads_and_labels_and_back():
@@ -173,6 +224,12 @@ def test_nothing_is_decoded_where_nothing_is_feasible():
             {"lengths": torch.tensor([3, 3, 3])},
             r"`lengths` should broadcast to the batch shape \(2,\)",
         ),
+        (
+            torch.zeros(2, 4, 4),
+            {"directed": False, "lengths": torch.tensor([3, 5])},
+            r"between 0 and 4, the number of nodes",
+        ),
+        (torch.zeros(3, 4), {"directed": False}, r"should have shape \(…, N, N\), a row for each node.*\(3, 4\)"),
     ],
 )
 def test_messages_about_scores(scores, fields, message):

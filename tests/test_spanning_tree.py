@@ -44,6 +44,7 @@ VARIANTS = pytest.mark.parametrize(
         SpanningTree(single_root=True, labelled=True),
         SpanningTree(directed=False),
         SpanningTree(directed=False, labelled=True),
+        SpanningTree(directed=False, single_root=True),
     ],
     ids=lambda structure: f"{structure.single_root}-{structure.labelled}-{structure.directed}",
 )
@@ -131,6 +132,10 @@ def test_labels_and_undirected_trees_have_closed_forms():
     undirected = SpanningTree(torch.tensor([31, 2, 1, 0]), directed=False)
     got = structmax.log_partition(scores[:1, ..., 0].expand(4, 31, 31), undirected)
     torch.testing.assert_close(got, torch.tensor([29 * math.log(31), 0.0, 0.0, 0.0], dtype=torch.float64))
+    # a tree of the 30 others, and one of 30 edges to them
+    one = SpanningTree(torch.tensor([31, 2, 1, 0]), directed=False, single_root=True)
+    got = structmax.log_partition(scores[:1, ..., 0].expand(4, 31, 31), one)
+    torch.testing.assert_close(got, torch.tensor([29 * math.log(30), 0.0, 0.0, 0.0], dtype=torch.float64))
 
 
 @ROOTS
@@ -144,11 +149,13 @@ def test_equal_scores_have_symmetric_marginals(single_root):
     torch.testing.assert_close(got, want, rtol=1e-12, atol=0.0)
 
 
-def test_undirected_marginals_are_those_of_both_directions():
+@pytest.mark.parametrize("kind", [SpanningTree, structmax.ProjectiveTree])
+@ROOTS
+def test_undirected_marginals_are_those_of_both_directions(single_root, kind):
     scores = normal(2, 6, 6)
     both = scores.triu(1) + scores.triu(1).transpose(1, 2)
-    arcs = structmax.marginals(both, SpanningTree(single_root=False))
-    got = structmax.marginals(scores, SpanningTree(directed=False))
+    arcs = structmax.marginals(both, kind(single_root=single_root))
+    got = structmax.marginals(scores, kind(directed=False, single_root=single_root))
     torch.testing.assert_close(got, (arcs + arcs.transpose(1, 2)).triu(1))
     # n nodes have n − 1 edges
     torch.testing.assert_close(got.sum((1, 2)), torch.full((2,), 5.0, dtype=torch.float64))
@@ -287,12 +294,14 @@ def test_a_broken_instance_breaks_no_other(broken):
 # --- some parts are known ------------------------------------------------------------------------------------------
 
 
-def test_required_edges_are_contracted():
+@ROOTS
+def test_required_edges_are_contracted(single_root):
     scores = normal(5, 5)
-    structure = SpanningTree(directed=False)
+    structure = SpanningTree(directed=False, single_root=single_root)
     members = structure.enumerate(scores)
     value = torch.where(members > 0, scores, 0.0).sum((1, 2))
-    for edges in ([(0, 1)], [(1, 3), (3, 4)], [(0, 2), (2, 4), (1, 3)], [(0, 1), (1, 2), (0, 2)]):
+    joined = [[(0, 1)], [(1, 3), (3, 4)], [(0, 2), (2, 4), (1, 3)], [(0, 2), (1, 2), (2, 3)], [(1, 2), (2, 4), (1, 4)]]
+    for edges in (*joined, [(0, 1), (1, 2), (0, 2)], [(0, 1), (0, 3)]):
         required = torch.zeros(5, 5, dtype=torch.float64)
         for i, j in edges:
             required[i, j] = 1.0
@@ -314,6 +323,17 @@ def test_the_root_on_the_diagonal_and_back():
     assert torch.equal(SpanningTree.to_root_on_diagonal(arc), scores)
     assert torch.equal(structmax.ProjectiveTree.to_root_on_diagonal(arc), scores)
     assert torch.equal(SpanningTree.from_dependent_first(arc)[:, 3, 1], arc[:, 1, 3])
+
+
+def test_labelled_roots_on_the_diagonal_and_back():
+    scores = normal(2, 4, 4, 3)
+    arc = SpanningTree.from_root_on_diagonal(scores, labelled=True)
+    assert arc.shape == (2, 5, 5, 3)
+    for label in range(3):
+        assert torch.equal(arc[..., label], SpanningTree.from_root_on_diagonal(scores[..., label]))
+    assert torch.equal(SpanningTree.to_root_on_diagonal(arc, labelled=True), scores)
+    # without a batch the number of dimensions does not tell labels from instances
+    assert torch.equal(SpanningTree.from_root_on_diagonal(scores[0], labelled=True), arc[0])
 
 
 def test_heads_and_labels_and_back():
@@ -393,8 +413,8 @@ def test_messages_about_types():
         structmax.log_partition((torch.zeros(4, 4), torch.zeros(4, 4)), SpanningTree(single_root=True))
     with pytest.raises(TypeError, match=r"`single_root` should be True .* but is None"):
         SpanningTree()
-    with pytest.raises(TypeError, match=r"`single_root` should not be given with directed=False.* but is True"):
-        SpanningTree(single_root=True, directed=False)
+    with pytest.raises(TypeError, match=r"`single_root` should be True \(node 0 has one edge\) or False .* but is 1"):
+        SpanningTree(single_root=1, directed=False)
 
 
 def test_smoothing_is_refused_with_the_reason():

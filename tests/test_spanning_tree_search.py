@@ -145,7 +145,7 @@ def test_draws_that_give_up_walking_are_as_good(single_root, strength):
 @pytest.mark.parametrize("labels", [0, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_backends_draw_the_same(directed, labels, dtype):
-    for single_root, strength in itertools.product([True, False] if directed else [None], [0.0, 1000.0]):
+    for single_root, strength in itertools.product([True, False], [0.0, 1000.0]):
         scores = torch.stack([with_whirl(7, strength), 300 * with_whirl(7, 0.0)]).to(dtype)
         if labels:
             scores = scores[..., None] + torch.randn(labels, generator=torch.Generator().manual_seed(6))

@@ -30,6 +30,7 @@ STRUCTURES = {
     "alignment": (structmax.MonotoneAlignment(LENGTHS), (3, 4, 3)),
     "projective tree": (structmax.ProjectiveTree(LENGTHS, single_root=True), (3, 5, 5)),
     "binary tree": (structmax.BinaryTree(LENGTHS), (3, 4, 4)),
+    "bilexical tree": (structmax.BilexicalTree(LENGTHS), (3, 5, 5), (3, 4, 4), (3, 4, 4, 4)),
     "ctc": (structmax.CTC(torch.tensor([1, 2]), LENGTHS), (3, 4, 3)),
     "lattice": (structmax.Lattice(torch.tensor([[0, 1], [1, 2], [0, 2]]), 0, 2), (3, 3)),
     "hypergraph": (structmax.Hypergraph.from_function(pieces, 4, goal=LENGTHS), (3, 25)),

@@ -103,9 +103,10 @@ def test_no_logarithms_where_numbers_suffice(monkeypatch):
     assert left.tolist() == [0, 0, 0]
 
 
-def test_edges():
+@pytest.mark.parametrize("single_root", [True, False])
+def test_edges(single_root):
     arc, lengths = arcs(3)
-    agree(arc[[0, 2]], lengths[[0, 2]] + 1, single_root=False, directed=False)
+    agree(arc[[0, 2]], lengths[[0, 2]] + 1, single_root=single_root, directed=False)
 
 
 @pytest.mark.parametrize("mask", [-1e9, -1e30, torch.finfo(torch.float32).min])

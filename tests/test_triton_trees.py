@@ -41,11 +41,15 @@ def binary(N, labels=()):
     return BinaryTree(lengths, labelled=bool(labels)), (x,)
 
 
-def projective(N, labels=(), single_root=True):
+def projective(N, labels=(), single_root=True, directed=True):
     lengths, arc = torch.tensor([N, N - 2, N, N]), normal(4, N + 1, N + 1, *labels)
     arc = forbidden(arc, (torch.arange(N + 1) == 0).reshape(N + 1, 1, *(1 for _ in labels)))
     arc[2, N, 1], arc[3, :, 1] = math.nan, -math.inf
-    return ProjectiveTree(lengths, single_root=single_root, labelled=bool(labels)), (arc,)
+    if not directed:
+        # node 1 is joined to no other
+        arc, lengths = arc.transpose(1, 2), lengths + 1
+        arc[3, 1] = -math.inf
+    return ProjectiveTree(lengths, single_root=single_root, labelled=bool(labels), directed=directed), (arc,)
 
 
 def parses(N, K, T):
@@ -106,6 +110,11 @@ def test_binary_trees_across_tiles(small_tiles):
 @pytest.mark.parametrize(("labels", "single_root"), [((), True), pytest.param((3,), False, marks=thorough)])
 def test_projective_trees(labels, single_root):
     compare(*projective(3, labels, single_root))
+
+
+@pytest.mark.parametrize("labels", [(), pytest.param((2,), marks=thorough)])
+def test_projective_trees_without_directions(labels):
+    compare(*projective(3, labels, directed=False))
 
 
 @thorough

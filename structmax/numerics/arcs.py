@@ -17,8 +17,15 @@ class ArcConventions:
     """Scores in the orders other libraries keep them, to and from arc[h, m] with the root as node 0."""
 
     @staticmethod
-    def from_root_on_diagonal(scores: Tensor) -> Tensor:
+    def from_root_on_diagonal(scores: Tensor, *, labelled: bool = False) -> Tensor:
         """Arcs (…, N + 1, N + 1) of scores (…, N, N) over words alone, with the root's arcs on the diagonal.
+
+        Args:
+            scores: (…, N, N), or (…, N, N, L) if `labelled`; scores or parts.
+            labelled: whether the last dimension are labels: the diagonal is then that of the two before it.
+
+        Returns:
+            (…, N + 1, N + 1) or (…, N + 1, N + 1, L), with 0 in column 0 and on the diagonal, which are ignored.
 
         Examples:
             >>> import torch, structmax
@@ -26,14 +33,18 @@ class ArcConventions:
             tensor([[0., 1., 4.],
                     [0., 0., 2.],
                     [0., 3., 0.]])
+            >>> structmax.SpanningTree.from_root_on_diagonal(torch.zeros(2, 2, 5), labelled=True).shape
+            torch.Size([3, 3, 5])
         """
+        if labelled:
+            return ArcConventions.from_root_on_diagonal(scores.movedim(-1, -3)).movedim(-3, -1)
         root = scores.diagonal(dim1=-2, dim2=-1)
         words = scores.masked_fill(_diagonal(scores), 0.0)
         return torch.nn.functional.pad(torch.cat([root.unsqueeze(-2), words], -2), (1, 0))
 
     @staticmethod
-    def to_root_on_diagonal(arc: Tensor) -> Tensor:
-        """The inverse: (…, N, N) of arcs (…, N + 1, N + 1), scores or parts.
+    def to_root_on_diagonal(arc: Tensor, *, labelled: bool = False) -> Tensor:
+        """The inverse: (…, N, N) of arcs (…, N + 1, N + 1), scores or parts; of labelled ones with `labelled`.
 
         Examples:
             >>> import torch, structmax
@@ -42,6 +53,8 @@ class ArcConventions:
             >>> torch.equal(structmax.SpanningTree.to_root_on_diagonal(arc), scores)
             True
         """
+        if labelled:
+            return ArcConventions.to_root_on_diagonal(arc.movedim(-1, -3)).movedim(-3, -1)
         words = arc[..., 1:, 1:]
         return torch.where(_diagonal(words), arc[..., :1, 1:], words)
 
@@ -140,16 +153,22 @@ def usable(size: int, lengths: Tensor) -> Tensor:
 
 # --- edges of an undirected graph ----------------------------------------------------------------------------------
 #
-# A spanning tree without directions is an arborescence from node 0, read without them: N nodes are a root and N − 1
-# words. Edge {i, j} stands at [i, j] with i < j; the rest of the square is ignored.
+# A tree without directions is one of arcs away from node 0, read without them: N nodes are a root and N − 1 words.
+# Edge {i, j} stands at [i, j] with i < j; the rest of the square is ignored.
+
+
+def words_of(lengths: Tensor, directed: bool) -> Tensor:
+    """The number of words of each instance, where `lengths` count them or nodes."""
+    return lengths if directed else (lengths - 1).clamp_min(0)
 
 
 def as_arcs(scores: Tensor, lengths: Tensor, directed: bool) -> tuple[Tensor, Tensor]:
     """Arcs (B, N, N) or (B, N, N, L) and the number of words; for undirected scores both directions of each edge."""
+    words = words_of(lengths, directed)
     if directed:
-        return scores, lengths
+        return scores, words
     upper = _upper(scores, scores.dim() == 4)
-    return torch.where(upper, scores, scores.transpose(1, 2)), (lengths - 1).clamp_min(0)
+    return torch.where(upper, scores, scores.transpose(1, 2)).contiguous(), words
 
 
 def from_arcs(parts: Tensor, directed: bool, labelled: bool) -> Tensor:

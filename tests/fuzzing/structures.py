@@ -131,30 +131,28 @@ def small_matching(rng: np.random.Generator, batch: Shape) -> Subject:
     return _pairs(rng, batch, structmax.SmallMatching)
 
 
-def _arcs(rng: np.random.Generator, batch: Shape, nodes: int, labelled: bool) -> tuple[Shape]:
-    return ((*batch, nodes, nodes, int(rng.integers(1, 3))) if labelled else (*batch, nodes, nodes),)
+def _arcs(rng: np.random.Generator, batch: Shape, kind: type) -> Subject:
+    labelled = bool(rng.random() < 0.3)
+    words = int(rng.integers(0 if rng.random() < 0.1 else 1, 4 if labelled else 5))
+    directed, single_root = bool(rng.random() < 0.7), bool(rng.random() < 0.5)
+    given = lengths(rng, batch, words + (not directed))
+    structure = kind(given, single_root=single_root, labelled=labelled, directed=directed)
+    return Subject(structure, ((*batch, words + 1, words + 1, int(rng.integers(1, 3)))[: len(batch) + 2 + labelled],))
 
 
 def spanning_tree(rng: np.random.Generator, batch: Shape) -> Subject:
-    labelled = bool(rng.random() < 0.3)
-    words = int(rng.integers(0 if rng.random() < 0.1 else 1, 4 if labelled else 5))
-    if rng.random() < 0.3:
-        given = lengths(rng, batch, words + 1)
-        structure = structmax.SpanningTree(given, directed=False, labelled=labelled)
-    else:
-        structure = structmax.SpanningTree(
-            lengths(rng, batch, words), single_root=bool(rng.random() < 0.5), labelled=labelled
-        )
-    return Subject(structure, _arcs(rng, batch, words + 1, labelled))
+    return _arcs(rng, batch, structmax.SpanningTree)
 
 
 def projective_tree(rng: np.random.Generator, batch: Shape) -> Subject:
-    labelled = bool(rng.random() < 0.3)
-    words = int(rng.integers(0 if rng.random() < 0.1 else 1, 4 if labelled else 5))
-    structure = structmax.ProjectiveTree(
-        lengths(rng, batch, words), single_root=bool(rng.random() < 0.5), labelled=labelled
-    )
-    return Subject(structure, _arcs(rng, batch, words + 1, labelled))
+    return _arcs(rng, batch, structmax.ProjectiveTree)
+
+
+def bilexical_tree(rng: np.random.Generator, batch: Shape) -> Subject:
+    n = int(rng.integers(1, 5))
+    head = [None, (*batch, n, n, n)][rng.integers(2)]
+    structure = structmax.BilexicalTree(lengths(rng, batch, n))
+    return Subject(structure, ((*batch, n + 1, n + 1), (*batch, n, n), head))
 
 
 def pcfg(rng: np.random.Generator, batch: Shape) -> Subject:
@@ -222,6 +220,7 @@ MAKERS: dict[str, Callable[[np.random.Generator, Shape], Subject]] = {
     "SmallMatching": small_matching,
     "SpanningTree": spanning_tree,
     "ProjectiveTree": projective_tree,
+    "BilexicalTree": bilexical_tree,
     "PCFG": pcfg,
     "Lattice": lattice,
     "Hypergraph": hypergraph,

@@ -92,6 +92,19 @@ def test_projective_tree(seed, single_root, lengths):
     agree(ours, theirs, (arcs,), to_ours)
 
 
+@pytest.mark.parametrize("single_root", [True, False])
+@pytest.mark.parametrize("lengths", [None, torch.tensor([3, 2])])
+def test_labelled_projective_tree(single_root, lengths):
+    words = normal(0, 2, 3, 3, 2)
+    arcs = structmax.ProjectiveTree.from_root_on_diagonal(words, labelled=True)
+    structure = structmax.ProjectiveTree(lengths, single_root=single_root, labelled=True)
+    ours = structmax.Distribution(arcs, structure)
+    theirs = torch_struct.DependencyCRF(words, lengths=lengths, multiroot=not single_root)
+    agree(ours, theirs, (words,), lambda parts: (structure.from_root_on_diagonal(parts, labelled=True),))
+    back = structure.to_root_on_diagonal(structmax.marginals(arcs, structure), labelled=True)
+    same("marginals", back, theirs.marginals)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("lengths", [None, torch.tensor([4, 3])])
 def test_binary_tree(seed, lengths):

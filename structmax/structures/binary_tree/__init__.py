@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
+from structmax.numerics.spans import decode_spans, encode_spans, real_spans
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,7 @@ class BinaryTree(AbstractStructure):
         return {"lengths": self.expanded("lengths", tensors, default=tensors[0].shape[-self.event_dim])}
 
     def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        (x,) = tensors
-        leaf = torch.arange(x.shape[-self.event_dim], device=x.device)
-        spans = (leaf.unsqueeze(-1) <= leaf) & (leaf < self.fields(tensors)["lengths"][..., None, None])
+        spans = real_spans(tensors[0].shape[-self.event_dim], self.fields(tensors)["lengths"])
         return (spans.unsqueeze(-1) if self.labelled else spans,)
 
     def noise_size(self, scores: Scores) -> int:
@@ -104,15 +102,7 @@ class BinaryTree(AbstractStructure):
             (…, 2N − 1, 2) int64, rows (first leaf, last leaf), or (…, 2N − 1, 3) with the label as third.
         """
         (tensor,) = self.tensors(self.fitting(parts))
-        label = tensor.argmax(-1) if self.labelled else None
-        used = (tensor > 0).any(-1) if self.labelled else tensor > 0
-        N = used.shape[-1]
-        # Rows in ascending order of the first leaf, and from the last leaf down: a parent comes before its children.
-        used = used.flip(-1).flatten(-2)
-        order = used.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., : 2 * N - 1]
-        i, j = order // N, N - 1 - order % N
-        columns = [i, j] if label is None else [i, j, label.flatten(-2).gather(-1, i * N + j)]
-        return torch.stack(columns, -1).masked_fill(~used.gather(-1, order).unsqueeze(-1), -1)
+        return decode_spans(tensor, self.labelled)
 
     def encode(self, spans: Tensor, scores: Scores) -> Tensor:  # type: ignore[override]
         """Parts of spans as `decode` returns them, in any order, shaped for `scores`, whose values do not matter.
@@ -120,40 +110,7 @@ class BinaryTree(AbstractStructure):
         A tree over n leaves has 2n − 1 spans; the other rows are −1.
         """
         (tensor,) = self.tensors(scores)
-        event = tensor.shape[-self.event_dim :]
-        check.whole_numbers("spans", spans)
-        n = spans.new_tensor(event[0]) if self.lengths is None else self.lengths.to(spans.device)
-        here = self._marks(spans, n, event)
-        place = spans[..., 0] * event[0] + spans[..., 1]
-        if self.labelled:
-            place = place * event[2] + spans[..., 2]
-        # One entry more, for what is padding.
-        size = event.numel()
-        place = torch.where(here, place, size)
-        flat = tensor.new_zeros(*place.shape[:-1], size + 1).scatter_(-1, place, 1.0)
-        return flat[..., :size].unflatten(-1, event)
-
-    def _marks(self, spans: Tensor, leaves: Tensor, event: Sequence[int]) -> Tensor:
-        """Which rows are spans; raises an error for impossible ones, and for too few of them."""
-        i, j = spans[..., 0], spans[..., 1]
-        valid = (i >= 0) & (i <= j) & (j < leaves.unsqueeze(-1))
-        wanted = f"be rows (first leaf, last leaf), with leaves from 0 to {event[0] - 1} and below the lengths"
-        if self.labelled:
-            valid = valid & (spans[..., 2] >= 0) & (spans[..., 2] < event[2])
-            wanted = f"be rows (first leaf, last leaf, label), with labels from 0 to {event[2] - 1} and leaves in range"
-        none = (spans == -1).all(-1)
-        hint = " Rows of −1 are padding."
-        here = check.encodable("spans", spans, valid | none, None, wanted, hint, columns=True) & ~none
-        count = here.sum(-1)
-        if check.readable(count):
-            fewer = (count != (2 * leaves - 1).clamp_min(0)) & (count > 0)
-            if bool(fewer.any()):
-                found = int(count.expand_as(fewer)[fewer][0])
-                raise ValueError(
-                    f"`spans` of a tree over n leaves should be 2n − 1, but are {found} for "
-                    f"{int(leaves.expand_as(fewer)[fewer][0])} leaves. Try BinaryTree(lengths) for shorter sequences."
-                )
-        return here
+        return encode_spans(spans, tensor, self.lengths, "BinaryTree", self.labelled)
 
 
 def _bracketings(i: int, j: int) -> Iterator[list[tuple[int, int]]]:

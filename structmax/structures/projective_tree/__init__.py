@@ -1,19 +1,13 @@
 """Projective dependency trees."""
 
-import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
 
-from torch import Tensor
-
-from structmax import check
-from structmax.contract import AbstractStructure, Scores
-from structmax.numerics.arcs import ArcConventions, check_arcs, decode_arcs, encode_arcs, usable
+from structmax.contract import Scores
+from structmax.numerics.trees import AbstractTree
 
 
 @dataclass(frozen=True)
-class ProjectiveTree(ArcConventions, AbstractStructure):
+class ProjectiveTree(AbstractTree):
     """Projective dependency trees over N words: every word has one head, another word or the root, and no arcs cross.
 
     Scores arc (…, N + 1, N + 1), or (…, N + 1, N + 1, L) for `labelled` arcs: arc[h, m] is the score of h as the head
@@ -23,10 +17,16 @@ class ProjectiveTree(ArcConventions, AbstractStructure):
     Projective means that a head governs, directly or through others, every word between itself and each of its
     dependents; arcs drawn above the sentence do not cross, those from the root included.
 
+    With `directed=False`: trees over N nodes in a row, without directions, whose edges do not cross. Scores edge
+    (…, N, N), or (…, N, N, L), and edge {i, j} is the part [i, j] with i < j; the diagonal and what is below it are
+    ignored. Such a tree, hung from node 0, is projective, and each projective tree is one of these.
+
     Args:
-        lengths: how many words each instance has, the root not counted; integers that broadcast to the batch.
-        single_root: whether the root has exactly one dependent, as in most treebanks, or any number ≥ 1.
+        lengths: how many words (the root not counted) or nodes each instance has; integers that broadcast to the batch.
+        single_root: whether the root has exactly one dependent, as in most treebanks, or any number ≥ 1. Required,
+            except with `directed=False`, where True says that node 0 has exactly one edge.
         labelled: whether the scores have a last dimension of labels.
+        directed: whether trees are directed away from a root, or have no directions.
 
     Examples:
         >>> import torch, structmax
@@ -37,92 +37,18 @@ class ProjectiveTree(ArcConventions, AbstractStructure):
         tensor([2, 0, 2])
         >>> structmax.log_partition(torch.zeros(4, 4), structure).exp()
         tensor(7.0000)
+        >>> structmax.log_partition(torch.zeros(4, 4), structmax.ProjectiveTree(directed=False)).exp()
+        tensor(12.)
 
     References:
         Eisner 1996, Three new probabilistic models for dependency parsing: an exploration.
     """
-
-    lengths: Tensor | None = None
-    single_root: bool = field(kw_only=True)
-    labelled: bool = field(default=False, kw_only=True)
-
-    per_instance: ClassVar[tuple[str, ...]] = ("lengths",)
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.single_root, bool):
-            raise TypeError(
-                f"`single_root` should be True (one word hangs on the root) or False (one or more), "
-                f"but is {self.single_root!r}."
-            )
-
-    @property
-    def event_dim(self) -> int:
-        return 3 if self.labelled else 2
-
-    def check(self, scores: Scores) -> None:
-        check_arcs("ProjectiveTree", scores, self.labelled, "N + 1", "row 0 for the root and N words")
-        assert isinstance(scores, Tensor)
-        self.check_fields(scores.shape[: -self.event_dim], scores.shape[-self.event_dim :])
-
-    @staticmethod
-    def limits(event: Sequence[int], fields: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
-        return {"lengths": (event[0] - 1, "words without the root")}
-
-    def fields(self, tensors: tuple[Tensor, ...]) -> dict[str, Any]:
-        words = tensors[0].shape[-2 - self.labelled] - 1
-        return {"lengths": self.expanded("lengths", tensors, default=words), "single_root": self.single_root}
-
-    def exists(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        arcs = usable(tensors[0].shape[-2 - self.labelled], self.fields(tensors)["lengths"])
-        return (arcs.unsqueeze(-1) if self.labelled else arcs,)
 
     def noise_size(self, scores: Scores) -> int:
         """For each arc: which word is taken, where the words up to it part, and its label."""
         words = self.tensors(scores)[0].shape[-2 - self.labelled] - 1
         return max(1, (3 if self.labelled else 2) * words)
 
-    def enumerate(self, scores: Scores) -> Tensor:
-        (arc,) = self.tensors(scores)
-        words = arc.shape[0] - 1
-        n = words if self.lengths is None else int(self.lengths)
-        trees = (heads for heads in itertools.product(range(n + 1), repeat=n) if self._is_member(heads))
-        names = range(arc.shape[2] if self.labelled else 1)
-        labelled = ((heads, labels) for heads in trees for labels in itertools.product(names, repeat=n))
-        every = check.few("ProjectiveTree", labelled, arc.numel())
-        members = arc.new_zeros(len(every), *arc.shape)
-        for member, (heads, labels) in zip(members, every, strict=True):
-            for m, h in enumerate(heads, 1):
-                member[(h, m, labels[m - 1]) if self.labelled else (h, m)] = 1
-        return members
-
-    def _is_member(self, heads: tuple[int, ...]) -> bool:
-        """By definition, for the heads of words 1, 2, …"""
-
-        def governors(m: int) -> list[int]:
-            """m, its head, the head of that, and so on to the root; or as far as n steps lead in a circle."""
-            path = [m]
-            while path[-1] != 0 and len(path) <= len(heads):
-                path.append(heads[path[-1] - 1])
-            return path
-
+    def _is_member(self, heads: tuple[int, ...], governors: list[list[int]]) -> bool:
         arcs = [(h, m) for m, h in enumerate(heads, 1)]
-        is_tree = all(governors(m)[-1] == 0 for m in range(1, len(heads) + 1))
-        is_projective = all(h in governors(k) for h, m in arcs for k in range(min(h, m) + 1, max(h, m)))
-        return is_tree and is_projective and (not self.single_root or heads.count(0) == min(1, len(heads)))
-
-    def decode(self, parts: Scores) -> Any:
-        """The head of each word, 0 for the root, −1 past the length: (…, N), word m at m − 1.
-
-        With labels: heads and labels, both (…, N).
-        """
-        (tensor,) = self.tensors(self.fitting(parts))
-        return decode_arcs(tensor, self.labelled)
-
-    def encode(  # type: ignore[override]
-        self, heads: Tensor, labels: Tensor | None = None, count: int | None = None
-    ) -> Tensor:
-        """Parts (…, N + 1, N + 1) of heads (…, N). With labels (…, N), of which `count` there are: a last dimension.
-
-        Words past the length are padding, and may have any head and label.
-        """
-        return encode_arcs(heads, self.labelled, labels, count, self.lengths)
+        return all(h in governors[k - 1] for h, m in arcs for k in range(min(h, m) + 1, max(h, m)))

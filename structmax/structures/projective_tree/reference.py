@@ -8,27 +8,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from structmax.numerics.arcs import words_of
 from structmax.recursion.edges import Hyperedges, Recursion
 
 # The one node every empty tree shares.
 EMPTY = 0
 
 
-def recursion(arc: Tensor, *, lengths: Tensor, single_root: bool) -> Recursion:
+def recursion(arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -> Recursion:
     """Scores (B, N + 1, N + 1) or (B, N + 1, N + 1, labels)."""
     labels = arc.shape[3] if arc.dim() == 4 else 0
-    sizes = arc.shape[1] - 1, labels, bool(single_root)
-    return Recursion(_topology(*sizes)[0], _goals(*sizes, lengths.device)[lengths])
+    sizes = arc.shape[1] - 1, labels, bool(single_root), bool(directed)
+    return Recursion(_topology(*sizes)[0], _goals(*sizes, lengths.device)[words_of(lengths, directed)])
 
 
 @lru_cache(maxsize=8)
-def _goals(words: int, labels: int, single_root: bool, device: torch.device) -> Tensor:
+def _goals(words: int, labels: int, single_root: bool, directed: bool, device: torch.device) -> Tensor:
     """The goal for each length, where the lengths are: nothing is copied from call to call."""
-    return _topology(words, labels, single_root)[1].long().to(device)
+    return _topology(words, labels, single_root, directed)[1].long().to(device)
 
 
 @lru_cache(maxsize=8)
-def _topology(words: int, labels: int, single_root: bool) -> tuple[Hyperedges, Tensor]:
+def _topology(words: int, labels: int, single_root: bool, directed: bool) -> tuple[Hyperedges, Tensor]:
     """The edges, and the goal for each length 0 … words.
 
     Nodes in order: the empty tree; with labels, the arcs; then by width gap(i, j), right(i, j), the tree of i as far
@@ -39,6 +40,9 @@ def _topology(words: int, labels: int, single_root: bool) -> tuple[Hyperedges, T
     is_arc = (node[:, None] != node) & (node > 0)
     # the part of an arc; or, with labels, the node that chooses among its parts
     part = np.arange(size * size, dtype=np.int32).reshape(size, size)
+    if not directed:
+        # both directions of an edge are one part
+        part = np.minimum(part, part.T)
     no_arc = np.full_like(part, -1)
     named = np.where(is_arc, is_arc.cumsum(dtype=np.int32).reshape(size, size), -1) if labels else no_arc
     arc = no_arc if labels else part
@@ -73,7 +77,7 @@ def _edges(*columns: np.ndarray | int) -> np.ndarray:
 def examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any]]]:
     """Calls that between them reach every compiled variant."""
     arc = x.new_zeros(2, 4, 4)
-    fields = {"lengths": torch.full((2,), 3, device=x.device), "single_root": True}
+    fields = {"lengths": torch.full((2,), 3, device=x.device), "single_root": True, "directed": True}
     yield "log_partition", (arc,), fields
     yield "log_partition_and_marginals", (arc,), fields
     yield "marginals_jvp", (arc, arc), fields

@@ -18,12 +18,23 @@ from structmax.structures.spanning_tree.reference_logs import finite, log_of, lo
 
 def requiring(scores: Tensor, required: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
     """Scores whose trees stand for those of `scores` that have all required parts, and weigh as much."""
-    if not directed:
-        return _contracted(scores, required > 0, lengths)
-    into = tuple(d for d in range(1, scores.dim()) if d != 2)
     wanted = required > 0
-    count = wanted.sum(into, keepdim=True)
-    # Two required arcs into one word forbid each other.
+    if directed:
+        into = tuple(d for d in range(1, scores.dim()) if d != 2)
+        return _without_rivals(scores, wanted, into)
+    if not single_root:
+        return _contracted(scores, wanted, lengths)
+    # The only edge of node 0 forbids its others, as an arc does. It is not contracted: what it leads to is no root.
+    root = torch.arange(scores.shape[1], device=scores.device) == 0
+    root = root.reshape(-1, 1, *(1,) * (scores.dim() - 3))
+    use = usable(scores.shape[1], lengths - 1).reshape(*scores.shape[:3], *(1,) * (scores.dim() - 3))
+    alone = _without_rivals(scores, wanted & use, tuple(range(2, scores.dim())))
+    return _contracted(torch.where(root, alone, scores), wanted & ~root, lengths)
+
+
+def _without_rivals(scores: Tensor, wanted: Tensor, among: tuple[int, ...]) -> Tensor:
+    """−inf for all but the wanted one along these dimensions, where one is wanted; for all, where there are two."""
+    count = wanted.sum(among, keepdim=True)
     return scores.masked_fill((count > 0) & ~(wanted & (count == 1)), -math.inf)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from structmax.numerics.arcs import as_arcs, from_arcs
 from structmax.numerics.kernel_numba import compiled, kernel, over_rows
 from structmax.numerics.kernel_numba.labels import mean_over_labels, share_out, share_out_along
 from structmax.structures.projective_tree.kernel_numba.chart import (
@@ -201,41 +202,48 @@ def _work(arc: Tensor) -> int:
     return len(arc) * arc.shape[1] ** 3
 
 
-def log_partition(arc: Tensor, *, lengths: Tensor, single_root: bool) -> Tensor:
+def log_partition(arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
+    arc, words = as_arcs(arc, lengths, directed)
     value = arc.new_empty(len(arc))
-    arrays = (_rows(arc).numpy(), lengths.numpy(), bool(single_root), value.numpy())
-    over_rows(_values, len(arc), _work(arc), *arrays)
+    over_rows(_values, len(arc), _work(arc), _rows(arc).numpy(), words.numpy(), bool(single_root), value.numpy())
     return value
 
 
-def log_partition_and_marginals(arc: Tensor, *, lengths: Tensor, single_root: bool) -> tuple[Tensor, Tensor]:
+def log_partition_and_marginals(
+    arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool
+) -> tuple[Tensor, Tensor]:
+    arc, words = as_arcs(arc, lengths, directed)
     value, marginals = arc.new_empty(len(arc)), torch.empty_like(arc)
-    arrays = (_rows(arc).numpy(), lengths.numpy(), bool(single_root), value.numpy(), _rows(marginals).numpy())
+    arrays = (_rows(arc).numpy(), words.numpy(), bool(single_root), value.numpy(), _rows(marginals).numpy())
     over_rows(_values_and_marginals, len(arc), _work(arc), *arrays)
-    return value, marginals
+    return value, from_arcs(marginals, directed, arc.dim() == 4)
 
 
-def marginals_jvp(arc: Tensor, tangent: Tensor, *, lengths: Tensor, single_root: bool) -> Tensor:
+def marginals_jvp(arc: Tensor, tangent: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
+    tangent, _ = as_arcs(tangent, lengths, directed)
+    arc, words = as_arcs(arc, lengths, directed)
     d_marginals = torch.empty_like(arc)
     arrays = (
         _rows(arc).numpy(),
         _rows(tangent).numpy(),
-        lengths.numpy(),
+        words.numpy(),
         bool(single_root),
         _rows(d_marginals).numpy(),
     )
     over_rows(_marginals_along, len(arc), _work(arc), *arrays)
-    return d_marginals
+    return from_arcs(d_marginals, directed, arc.dim() == 4)
 
 
-def argmax(arc: Tensor, *, lengths: Tensor, single_root: bool) -> Tensor:
+def argmax(arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
+    arc, words = as_arcs(arc, lengths, directed)
     best = torch.empty_like(arc)
-    over_rows(_best, len(arc), _work(arc), _rows(arc).numpy(), lengths.numpy(), bool(single_root), _rows(best).numpy())
-    return best
+    over_rows(_best, len(arc), _work(arc), _rows(arc).numpy(), words.numpy(), bool(single_root), _rows(best).numpy())
+    return from_arcs(best, directed, arc.dim() == 4)
 
 
-def sample(arc: Tensor, *, noise: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
+def sample(arc: Tensor, *, noise: Tensor, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
+    arc, words = as_arcs(arc, lengths, directed)
     drawn = arc.new_empty(len(arc), noise.shape[1], *arc.shape[1:])
-    arrays = (_rows(arc).numpy(), noise.numpy(), lengths.numpy(), bool(single_root), drawn.flatten(3).numpy())
+    arrays = (_rows(arc).numpy(), noise.numpy(), words.numpy(), bool(single_root), drawn.flatten(3).numpy())
     over_rows(_drawn, len(arc), _work(arc), *arrays)
-    return drawn
+    return from_arcs(drawn, directed, arc.dim() == 4)

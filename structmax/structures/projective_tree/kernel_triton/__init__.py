@@ -9,6 +9,7 @@ width is a launch. Cells stay in the caches.
 import torch
 from torch import Tensor
 
+from structmax.numerics.arcs import as_arcs, from_arcs
 from structmax.numerics.kernel_triton import launch
 from structmax.numerics.kernel_triton.sizes import (
     launches_by_width,
@@ -82,21 +83,30 @@ def _walk(arc: Tensor, noise: Tensor | None, lengths: Tensor, single_root: bool,
     return out
 
 
-def log_partition(arc: Tensor, *, lengths: Tensor, single_root: bool) -> Tensor:
-    return _fill(arc, None, lengths, single_root, False)[1]
+def log_partition(arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
+    arc, words = as_arcs(arc, lengths, directed)
+    return _fill(arc, None, words, single_root, False)[1]
 
 
-def log_partition_and_marginals(arc: Tensor, *, lengths: Tensor, single_root: bool) -> tuple[Tensor, Tensor]:
-    return _marginals(arc, None, lengths, single_root)
+def log_partition_and_marginals(
+    arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool
+) -> tuple[Tensor, Tensor]:
+    arc, words = as_arcs(arc, lengths, directed)
+    value, marginals = _marginals(arc, None, words, single_root)
+    return value, from_arcs(marginals, directed, arc.dim() == 4)
 
 
-def marginals_jvp(arc: Tensor, tangent: Tensor, *, lengths: Tensor, single_root: bool) -> Tensor:
-    return _marginals(arc, tangent, lengths, single_root)[1]
+def marginals_jvp(arc: Tensor, tangent: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
+    tangent, _ = as_arcs(tangent, lengths, directed)
+    arc, words = as_arcs(arc, lengths, directed)
+    return from_arcs(_marginals(arc, tangent, words, single_root)[1], directed, arc.dim() == 4)
 
 
-def argmax(arc: Tensor, *, lengths: Tensor, single_root: bool) -> Tensor:
-    return _walk(arc, None, lengths, single_root, 1).squeeze(1)
+def argmax(arc: Tensor, *, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
+    arc, words = as_arcs(arc, lengths, directed)
+    return from_arcs(_walk(arc, None, words, single_root, 1).squeeze(1), directed, arc.dim() == 4)
 
 
-def sample(arc: Tensor, *, noise: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
-    return _walk(arc, noise, lengths, single_root, noise.shape[1])
+def sample(arc: Tensor, *, noise: Tensor, lengths: Tensor, single_root: bool, directed: bool) -> Tensor:
+    arc, words = as_arcs(arc, lengths, directed)
+    return from_arcs(_walk(arc, noise, words, single_root, noise.shape[1]), directed, arc.dim() == 4)

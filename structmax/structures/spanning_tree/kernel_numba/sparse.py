@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from structmax.numerics.arcs import words_of
 from structmax.numerics.kernel_numba import compiled, kernel
 from structmax.numerics.kernel_numba.active_set import OPEN, begin, copy, new_support, offer
 from structmax.numerics.kernel_numba.active_set_batch import solve_rows, write, write_none
@@ -117,7 +118,7 @@ def sparsemap(
     max_iter: int,
     tol: float,
 ) -> tuple[Tensor, ...]:
-    words = lengths if directed else (lengths - 1).clamp_min(0)
+    words = words_of(lengths, directed)
     turned = arc.transpose(1, 2).contiguous().flatten(1).numpy()
     arrays = turned, arc.shape[1], words.numpy(), bool(single_root), bool(directed)
     start = _turned_lists(start, arc)
