@@ -103,6 +103,10 @@ CASES = {
     "semi-Markov, a matrix for each position": Case(
         structmax.SemiMarkov(torch.tensor([4, 2])), normals((2, 4, 2, 2), (2, 3, 2, 2))
     ),
+    "semi-Markov, a matrix for each position and width": Case(
+        structmax.SemiMarkov(torch.tensor([3, 2, 0])), normals((3, 3, 2, 2), (3, 2, 2, 2, 2))
+    ),
+    "semi-Markov of one position, with widths": Case(structmax.SemiMarkov(), normals((2, 1, 2, 2), (2, 0, 2, 2, 2))),
     "semi-Markov of one label": Case(structmax.SemiMarkov(torch.tensor([4, 3])), normals((2, 4, 3, 1), (1, 1))),
     "ctc": Case(
         structmax.CTC(torch.tensor([[1, 2], [1, 1], [2, -1]]), torch.tensor([4, 4, 3]), torch.tensor([2, 2, 1])),

@@ -70,7 +70,8 @@ def semi_markov(rng: np.random.Generator, batch: Shape) -> Subject:
     c = int(rng.integers(1, 4))
     n = int(rng.integers(1, {1: 6, 2: 5, 3: 4}[c] + 1))
     width = int(rng.integers(1, n + 2))
-    shapes = (*batch, n, width, c), _matrix(rng, batch, n, c)
+    pairwise = _matrix(rng, batch, n, c) if rng.random() < 0.75 else (*batch, n - 1, width, c, c)
+    shapes = (*batch, n, width, c), pairwise
     return Subject(structmax.SemiMarkov(lengths(rng, batch, n)), shapes)
 
 
