@@ -23,6 +23,7 @@ from structmax.estimators.perturbed import perturbed_value
 from structmax.estimators.surrogate import surrogate
 from structmax.factor_graph import FactorGraph
 from structmax.factor_graph.beliefs import Beliefs, belief_propagation
+from structmax.hidden_states import hidden_markov, hidden_semi_markov
 from structmax.loading import loading_seconds
 from structmax.losses import (
     crf_loss,
@@ -142,6 +143,8 @@ __all__ = [
     "gumbel_softmax",
     "gumbel_sparsemax",
     "gumbel_topk",
+    "hidden_markov",
+    "hidden_semi_markov",
     "incremental",
     "kl_divergence",
     "lab",
