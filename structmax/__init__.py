@@ -67,6 +67,7 @@ from structmax.structures.binary_tree import BinaryTree
 from structmax.structures.bits import Bits
 from structmax.structures.ctc import CTC
 from structmax.structures.hypergraph import Hypergraph
+from structmax.structures.jump_alignment import JumpAlignment
 from structmax.structures.lattice import Lattice
 from structmax.structures.linear_chain import LinearChain
 from structmax.structures.linear_chain.tags import TagConstraints, tag_constraints
@@ -102,6 +103,7 @@ __all__ = [
     "EntropicMatching",
     "FactorGraph",
     "Hypergraph",
+    "JumpAlignment",
     "Lattice",
     "LinearChain",
     "Matching",

@@ -118,6 +118,15 @@ def alignment(rng: np.random.Generator, batch: Shape) -> Subject:
     return Subject(structure, ((*batch, n, m), delete, insert))
 
 
+def jump_alignment(rng: np.random.Generator, batch: Shape) -> Subject:
+    n, m = (int(size) for size in rng.integers(1, 5, 2))
+    k = int(rng.integers(1, 4))
+    structure = structmax.JumpAlignment(lengths(rng, batch, n), lengths(rng, batch, m))
+    step = [(k, 1, 1), (k, n, m), (*batch, k, n, m), (*batch, k, 1, m)][rng.integers(4)]
+    down = [None, (), (*batch, n, m), (n, 1)][rng.integers(4)]
+    return Subject(structure, ((*batch, n, m), step, down))
+
+
 def _pairs(rng: np.random.Generator, batch: Shape, kind: type) -> Subject:
     n, m = (int(size) for size in rng.integers(rng.random() > 0.1, 5, 2))
     structure = kind(lengths(rng, batch, n), lengths(rng, batch, m), partial=bool(rng.random() < 0.4))
@@ -219,6 +228,7 @@ MAKERS: dict[str, Callable[[np.random.Generator, Shape], Subject]] = {
     "BinaryTree": binary_tree,
     "ShiftReduce": shift_reduce,
     "MonotoneAlignment": alignment,
+    "JumpAlignment": jump_alignment,
     "Matching": matching,
     "SmallMatching": small_matching,
     "SpanningTree": spanning_tree,
