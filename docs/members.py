@@ -77,6 +77,14 @@ def monotone_alignment() -> Drawing:
     return _matrix(best, "A path from the first corner to the last", rows=names[0], columns=names[1])
 
 
+def jump_alignment() -> Drawing:
+    scores = torch.zeros(4, 6)
+    scores[[0, 0, 1, 3, 3, 3], range(6)] = 1.0
+    best = structmax.argmax((scores, torch.zeros(3, 1, 1)), structmax.JumpAlignment()).cell
+    frames = [f"frame {t}" for t in range(6)]
+    return _matrix(best, "A row for each frame, in order; one is left out", rows=["a", "b", "c", "d"], columns=frames)
+
+
 def matching() -> Drawing:
     scores = torch.tensor([[3.0, 2.0, 0.0, 1.0], [3.0, 0.0, 1.0, 1.0], [2.0, 2.0, 0.0, 3.0]])
     best = structmax.argmax(scores, structmax.Matching())
@@ -213,6 +221,7 @@ MEMBERS: dict[str, Callable[[], Drawing]] = {
         ctc,
         factor_graph,
         hypergraph,
+        jump_alignment,
         lattice,
         linear_chain,
         matching,

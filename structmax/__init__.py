@@ -23,6 +23,7 @@ from structmax.estimators.perturbed import perturbed_value
 from structmax.estimators.surrogate import surrogate
 from structmax.factor_graph import FactorGraph
 from structmax.factor_graph.beliefs import Beliefs, belief_propagation
+from structmax.hidden_states import hidden_markov, hidden_semi_markov
 from structmax.loading import loading_seconds
 from structmax.losses import (
     crf_loss,
@@ -68,6 +69,7 @@ from structmax.structures.binary_tree import BinaryTree
 from structmax.structures.bits import Bits
 from structmax.structures.ctc import CTC
 from structmax.structures.hypergraph import Hypergraph
+from structmax.structures.jump_alignment import JumpAlignment
 from structmax.structures.lattice import Lattice
 from structmax.structures.linear_chain import LinearChain
 from structmax.structures.linear_chain.tags import TagConstraints, tag_constraints
@@ -104,6 +106,7 @@ __all__ = [
     "EntropicMatching",
     "FactorGraph",
     "Hypergraph",
+    "JumpAlignment",
     "Lattice",
     "LinearChain",
     "Matching",
@@ -146,6 +149,8 @@ __all__ = [
     "gumbel_softmax",
     "gumbel_sparsemax",
     "gumbel_topk",
+    "hidden_markov",
+    "hidden_semi_markov",
     "incremental",
     "kl_divergence",
     "lab",

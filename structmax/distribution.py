@@ -13,7 +13,7 @@ from structmax.contract import AbstractStructure, Scores
 from structmax.problem import Problem
 from structmax.questions.argmax import argmax
 from structmax.questions.entropy import entropy, kl_divergence, log_prob
-from structmax.questions.log_partition import ENTROPY, marginals
+from structmax.questions.log_partition import ENTROPY, log_partition, marginals
 from structmax.questions.members import members
 from structmax.questions.sample import sample
 
@@ -63,6 +63,11 @@ class Distribution(torch.distributions.Distribution):
         counts = any(self.structure.counts(self.structure.tensors(self.scores)))
         each = constraints.nonnegative_integer if counts else constraints.boolean
         return constraints.independent(each, self.structure.event_dim)
+
+    @property
+    def log_partition(self) -> Tensor:
+        """log Z = log Σ exp⟨θ, y⟩; where the scores are log-probabilities, the log-likelihood."""
+        return log_partition(self.scores, self.structure)
 
     @property
     def mode(self) -> Any:

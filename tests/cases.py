@@ -119,6 +119,10 @@ CASES = {
     "semi-Markov, a matrix for each position": Case(
         structmax.SemiMarkov(torch.tensor([4, 2])), normals((2, 4, 2, 2), (2, 3, 2, 2))
     ),
+    "semi-Markov, a matrix for each position and width": Case(
+        structmax.SemiMarkov(torch.tensor([3, 2, 0])), normals((3, 3, 2, 2), (3, 2, 2, 2, 2))
+    ),
+    "semi-Markov of one position, with widths": Case(structmax.SemiMarkov(), normals((2, 1, 2, 2), (2, 0, 2, 2, 2))),
     "semi-Markov of one label": Case(structmax.SemiMarkov(torch.tensor([4, 3])), normals((2, 4, 3, 1), (1, 1))),
     "ctc": Case(
         structmax.CTC(torch.tensor([[1, 2], [1, 1], [2, -1]]), torch.tensor([4, 4, 3]), torch.tensor([2, 2, 1])),
@@ -159,6 +163,15 @@ CASES = {
         structmax.MonotoneAlignment(columns=torch.tensor([3, 2]), gaps=True, local=True, band=1),
         normals((2, 2, 3), (), ()),
     ),
+    "jump alignment": Case(
+        structmax.JumpAlignment(torch.tensor([3, 2, 0, 1]), torch.tensor([3, 4, 0, 3])),
+        normals((4, 3, 4), (4, 3, 3, 4)),
+    ),
+    "jump alignment with one score for each jump": Case(structmax.JumpAlignment(), normals((2, 3, 4), (2, 1, 1))),
+    "jump alignment that may go down": Case(
+        structmax.JumpAlignment(torch.tensor([3, 2]), torch.tensor([2, 3])), normals((2, 3, 3), (3, 1, 3), (2, 1, 1))
+    ),
+    "jump alignment of one cell": Case(structmax.JumpAlignment(), normals((2, 1, 1), (2, 1, 1, 1))),
     "matching": Case(structmax.Matching(torch.tensor([3, 2, 0]), torch.tensor([3, 4, 2])), normal(3, 3, 4)),
     "matching, square": Case(structmax.Matching(), normal(2, 4, 4)),
     "matching, tall": Case(structmax.Matching(), normal(1, 2, 4, 2)),

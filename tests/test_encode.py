@@ -13,6 +13,7 @@ from structmax import (
     PCFG,
     BinaryTree,
     Bits,
+    JumpAlignment,
     Lattice,
     LinearChain,
     Matching,
@@ -154,6 +155,14 @@ REFUSED = {
     "a cell past the true size": (
         lambda: warped.encode(torch.tensor([[[0, 0], [1, 1]], [[1, 1], [0, 0]]]), 2, 2),
         "inside of 2 × 2 items and the true sizes, but hold [1, 1]",
+    ),
+    "a jump too far": (
+        lambda: JumpAlignment().encode(torch.tensor([[0, 0], [2, 1]]), (torch.zeros(3, 2), torch.zeros(2, 1, 1))),
+        "each one column on and 0 to 1 rows down, but hold [2, 1]",
+    ),
+    "a way down that is none": (
+        lambda: JumpAlignment().encode(torch.tensor([[0, 0], [1, 0]]), (torch.zeros(2, 1), torch.zeros(2, 1, 1))),
+        "each one column on and 0 to 1 rows down, but hold [1, 0]",
     ),
     "a move": (lambda: gaps.encode(torch.tensor([[[0, 0, 3]]]), 1, 1), "`path` should be steps (row, column, move)"),
     "a local step": (

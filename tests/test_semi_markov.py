@@ -7,13 +7,14 @@ import torch
 
 import structmax
 from structmax import SemiMarkov
+from structmax.structures.semi_markov import kernel_numba
 from structmax.testing import same
 
 
-def draw(rows, n, w, c, *, positions=False, dtype=torch.float64, scale=1.0, seed=0):
+def draw(rows, n, w, c, *, positions=False, widths=False, dtype=torch.float64, scale=1.0, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    pairwise = (rows, n - 1, c, c) if positions else (rows, c, c)
-    shapes = (rows, n, w, c), pairwise
+    before = (n - 1, w) if widths else (n - 1,) if positions else ()
+    shapes = (rows, n, w, c), (rows, *before, c, c)
     return SemiMarkov.Parts(*(scale * torch.randn(shape, generator=generator, dtype=dtype) for shape in shapes))
 
 
@@ -89,9 +90,57 @@ def test_nan_stays_in_its_instance(positions):
         assert got[1][want[1] != 0].isnan().all()
 
 
+@pytest.mark.parametrize("scale", [1.0, 300.0])
+def test_matrices_for_each_width_that_are_the_same_are_matrices_for_each_position(scale):
+    scores = draw(3, 7, 3, 4, positions=True, scale=scale)
+    structure = SemiMarkov(torch.tensor([7, 1, 5]))
+    segment, pairwise = (t.requires_grad_() for t in scores)
+    by_width = pairwise.unsqueeze(2).expand(3, 6, 3, 4, 4)
+    got, want = ((segment, by_width), structure), (scores, structure)
+    same("log_partition", structmax.log_partition(*got), structmax.log_partition(*want), 1e-9)
+    same("entropy", structmax.entropy(*got), structmax.entropy(*want), 1e-9)
+    mu, marginals = structmax.marginals(*got), structmax.marginals(*want)
+    same("segments", mu.segment, marginals.segment, 1e-9)
+    same("transitions", mu.pairwise.sum(2), marginals.pairwise, 1e-9)
+    best, expected = structmax.argmax(*got), structmax.argmax(*want)
+    assert torch.equal(best.segment, expected.segment)
+    assert torch.equal(best.pairwise.sum(2), expected.pairwise)
+    assert torch.equal(best.pairwise.sum(3), best.segment[:, 1:])
+    weight = torch.linspace(-1, 1, segment.numel(), dtype=segment.dtype).reshape(segment.shape)
+    for one, other in zip(
+        torch.autograd.grad((mu.segment * weight).sum(), (segment, pairwise)),
+        torch.autograd.grad((marginals.segment * weight).sum(), (segment, pairwise)),
+        strict=True,
+    ):
+        same("gradient of the marginals", one, other, 1e-9)
+
+
+def test_width_and_label_before_can_matter_together():
+    # After label 0 a segment of label 1 is worth having if it is 2 wide, after label 1 if it is 1 wide.
+    pairwise = torch.zeros(2, 2, 2, 2)
+    pairwise[0, 1, 0, 1] = pairwise[0, 0, 1, 1] = 1.0
+    segment = torch.zeros(3, 2, 2)
+    segment[:, :, 0] = -5.0
+    segment[0, 0, 0] = 1.0
+    structure = SemiMarkov()
+    assert structure.decode(structmax.argmax((segment, pairwise), structure))[:2].tolist() == [[0, 1, 0], [1, 2, 1]]
+    segment[0, 0, 0] = -5.0
+    best = structure.decode(structmax.argmax((segment, pairwise), structure))
+    assert best.tolist() == [[0, 1, 1], [1, 1, 1], [2, 1, 1]]
+
+
+def test_kernels_leave_matrices_for_each_width_to_the_recursion():
+    scores = draw(2, 3, 2, 2, widths=True)
+    assert kernel_numba.refuses("argmax", list(scores), {}) == "pairwise scores depend on the width"
+    assert kernel_numba.refuses("argmax", list(draw(2, 3, 2, 2)), {}) is None
+    structure = SemiMarkov(torch.tensor([3, 2]))
+    for got, want in zip(answers(scores, structure, "numba"), answers(scores, structure, "reference"), strict=True):
+        same("numba", got, want)
+
+
 def test_segments_go_there_and_back():
-    for positions in (False, True):
-        scores = draw(2, 6, 3, 4, positions=positions, dtype=torch.float32)
+    for choice in ({}, {"positions": True}, {"widths": True}):
+        scores = draw(2, 6, 3, 4, **choice, dtype=torch.float32)
         structure = SemiMarkov(torch.tensor([6, 0]))
         parts = structmax.sample(scores, structure, (20,), generator=torch.Generator().manual_seed(0))
         segments = structure.decode(parts)
@@ -112,8 +161,9 @@ def test_segments_go_there_and_back():
     [
         (torch.zeros(3, 2, 2), TypeError, r"should be two tensors \(segment, pairwise\), but are one tensor"),
         ((torch.zeros(3, 2), torch.zeros(2, 2)), ValueError, r"\(…, N, W, C\).*but has \(3, 2\)"),
-        ((torch.zeros(3, 2, 2), torch.zeros(3, 3)), ValueError, r"shape \(2, 2\) or \(2, 2, 2\) to match"),
+        ((torch.zeros(3, 2, 2), torch.zeros(3, 3)), ValueError, r"\(2, 2\), \(2, 2, 2\) or \(2, 2, 2, 2\) to match"),
         ((torch.zeros(1, 3, 2, 2), torch.zeros(1, 3, 2, 2)), ValueError, r"Did you include a start transition"),
+        ((torch.zeros(3, 2, 2), torch.zeros(3, 2, 2, 2)), ValueError, r"Did you include a start transition"),
         ((torch.zeros(3, 2, 2), torch.zeros(2, 2).double()), TypeError, r"dtype of `segment`, torch.float32"),
         ((torch.zeros(2, 2, 2), torch.zeros(2, 2)), ValueError, r"between 0 and 2, the number of positions"),
     ],

@@ -100,3 +100,10 @@ def test_what_is_too_large_is_refused():
     wide, many = torch.empty(1, 2, 4097, 3, device="meta"), torch.empty(1, 2, 3, 129, device="meta")
     assert kernel_triton.refuses("argmax", [wide], {}) == "4097 widths are more than 4096"
     assert kernel_triton.refuses("argmax", [many], {}) == "129 labels are more than 128"
+
+
+def test_matrices_by_width_are_left_to_the_recursion():
+    shapes = (2, 3, 2, 2), (2, 2, 2, 2, 2)
+    scores = [torch.empty(shape, device="meta") for shape in shapes]
+    assert kernel_triton.refuses("argmax", scores, {}) == "pairwise scores depend on the width"
+    assert kernel_triton.refuses("argmax", [scores[0], scores[1][:, :, 0]], {}) is None

@@ -70,7 +70,8 @@ def semi_markov(rng: np.random.Generator, batch: Shape) -> Subject:
     c = int(rng.integers(1, 4))
     n = int(rng.integers(1, {1: 6, 2: 5, 3: 4}[c] + 1))
     width = int(rng.integers(1, n + 2))
-    shapes = (*batch, n, width, c), _matrix(rng, batch, n, c)
+    pairwise = _matrix(rng, batch, n, c) if rng.random() < 0.75 else (*batch, n - 1, width, c, c)
+    shapes = (*batch, n, width, c), pairwise
     return Subject(structmax.SemiMarkov(lengths(rng, batch, n)), shapes)
 
 
@@ -115,6 +116,15 @@ def alignment(rng: np.random.Generator, batch: Shape) -> Subject:
     delete = [(), (*batch, n, m + 1), (*batch, 1, 1), (n, 1), (1, m + 1)][rng.integers(5)]
     insert = [(), (*batch, n + 1, m), (*batch, 1, 1), (n + 1, 1), (1, m)][rng.integers(5)]
     return Subject(structure, ((*batch, n, m), delete, insert))
+
+
+def jump_alignment(rng: np.random.Generator, batch: Shape) -> Subject:
+    n, m = (int(size) for size in rng.integers(1, 5, 2))
+    k = int(rng.integers(1, 4))
+    structure = structmax.JumpAlignment(lengths(rng, batch, n), lengths(rng, batch, m))
+    step = [(k, 1, 1), (k, n, m), (*batch, k, n, m), (*batch, k, 1, m)][rng.integers(4)]
+    down = [None, (), (*batch, n, m), (n, 1)][rng.integers(4)]
+    return Subject(structure, ((*batch, n, m), step, down))
 
 
 def _pairs(rng: np.random.Generator, batch: Shape, kind: type) -> Subject:
@@ -216,6 +226,7 @@ MAKERS: dict[str, Callable[[np.random.Generator, Shape], Subject]] = {
     "BinaryTree": binary_tree,
     "ShiftReduce": shift_reduce,
     "MonotoneAlignment": alignment,
+    "JumpAlignment": jump_alignment,
     "Matching": matching,
     "SmallMatching": small_matching,
     "SpanningTree": spanning_tree,

@@ -133,6 +133,24 @@ def test_semi_markov_without_lengths(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_semi_markov_with_a_score_for_width_and_both_labels(seed):
+    B, N, W, C = 2, 4, 2, 3
+    # theirs: widths from 1 at their own index, so that slot 0 is dead; [next, previous]
+    edges = torch.full((B, N, W + 1, C, C), -1e9, dtype=torch.float64)
+    edges[:, :, 1:] = normal(seed, B, N, W, C, C).detach()
+    # the first segment follows label 0 alone, else it would be counted for each label before it
+    edges[:, 0, :, :, 1:] = -1e9
+    edges.requires_grad_()
+    theirs = torch_struct.SemiMarkovCRF(edges).partition
+    segment = torch.cat([edges[:, :1, 1:, :, 0], torch.zeros(B, N - 1, W, C, dtype=edges.dtype)], 1)
+    pairwise = edges[:, 1:, 1:].mT
+    ours = structmax.log_partition((segment, pairwise), structmax.SemiMarkov())
+    same("log_partition", ours, theirs, 1e-9)
+    got, want = (torch.autograd.grad(value.sum(), edges)[0] for value in (ours, theirs))
+    same("marginals", got, want, 1e-9)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_grammar(seed):
     B, N, T, K = 2, 4, 2, 3
     terms, rules, roots = normal(seed, B, N, T), normal(seed + 1, B, K, K + T, K + T), normal(seed + 2, B, K)

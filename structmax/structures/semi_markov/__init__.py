@@ -17,7 +17,8 @@ class SemiMarkovParts(NamedTuple):
 
     # (…, N, W, C): a segment starts at n, has width w + 1 and label c
     segment: Tensor
-    # (C, C), (…, C, C) or (…, N − 1, C, C): a segment of label i is followed by one of label j, which starts at n + 1
+    # (C, C), (…, C, C) or (…, N − 1, C, C): a segment of label i is followed by one of label j, which starts at n + 1;
+    # (…, N − 1, W, C, C): the same for each width w + 1 of the one that follows
     pairwise: Tensor
 
 
@@ -27,9 +28,10 @@ class SemiMarkov(AbstractStructure):
 
     Scores `Parts(segment, pairwise)`: segment (…, N, W, C), where segment[n, w, c] scores a segment that starts at n,
     is w + 1 wide and has label c; pairwise[i, j] from the label of a segment to that of the next, (C, C) for all,
-    (…, C, C) for each instance, or (…, N − 1, C, C), where entry n − 1 belongs to the segment that starts at n. A
-    matrix that several positions share counts how often each transition is used. Segments that would pass the length
-    are ignored.
+    (…, C, C) for each instance, or (…, N − 1, C, C), where entry n − 1 belongs to the segment that starts at n. With
+    (…, N − 1, W, C, C) the width matters too: pairwise[n − 1, w, i, j] scores a segment of label j that starts at n, is
+    w + 1 wide and follows one of label i, at W times the cost. A matrix that several positions share counts how often
+    each transition is used. Segments that would pass the length are ignored.
 
     Args:
         lengths: the number of positions of each instance, at most N; integers that broadcast to the batch.
@@ -74,11 +76,12 @@ class SemiMarkov(AbstractStructure):
                 "`segment` should have shape (…, N, W, C) with N, W, C ≥ 1, for start, width and label, "
                 f"but has {tuple(segment.shape)}. Scores for one width are `segment.unsqueeze(-2)`."
             )
-        *batch, N, _, C = segment.shape
-        shapes = (C, C), (*batch, C, C), (*batch, N - 1, C, C)
+        *batch, N, W, C = segment.shape
+        shapes = (C, C), (*batch, C, C), (*batch, N - 1, C, C), (*batch, N - 1, W, C, C)
         if tuple(pairwise.shape) not in shapes:
-            wanted = ", ".join(map(str, dict.fromkeys(shapes[:2]))) + f" or {shapes[2]}"
-            hint = " Did you include a start transition?" if pairwise.shape[-3:] == (N, C, C) else ""
+            wanted = ", ".join(map(str, dict.fromkeys(shapes[:3]))) + f" or {shapes[3]}"
+            with_start = (*batch, N, C, C), (*batch, N, W, C, C)
+            hint = " Did you include a start transition?" if tuple(pairwise.shape) in with_start else ""
             raise ValueError(
                 f"`pairwise` should have shape {wanted} to match `segment` {tuple(segment.shape)}, "
                 f"but has {tuple(pairwise.shape)}.{hint}"
@@ -109,16 +112,17 @@ class SemiMarkov(AbstractStructure):
         lengths = self.fields(tensors)["lengths"].unsqueeze(-1)
         position = torch.arange(N, device=segment.device)
         last = position.unsqueeze(-1) + torch.arange(W, device=segment.device)
-        here = position < lengths
-        pairs = here[..., 1:] if pairwise.dim() > segment.dim() - 1 else here[..., 1:].any(-1)
-        return (last < lengths.unsqueeze(-1)).unsqueeze(-1), pairs[..., None, None]
+        here, whole = position < lengths, last < lengths.unsqueeze(-1)
+        # one matrix, one for each position, or for each position and width
+        pairs = (here[..., 1:].any(-1), here[..., 1:], whole[..., 1:, :])[pairwise.dim() - segment.dim() + 1]
+        return whole.unsqueeze(-1), pairs[..., None, None]
 
     def counts(self, tensors: tuple[Tensor, ...]) -> tuple[bool, ...]:
         segment, pairwise = tensors
         return False, pairwise.dim() < segment.dim()
 
     def noise_size(self, scores: Scores) -> int:
-        # A number for the last label, then one for each width and for each label before.
+        # A number for the last label, then one for each width and for each label before, or one for both.
         return 2 * self.tensors(scores)[0].shape[-3]
 
     def enumerate(self, scores: Scores) -> SemiMarkovParts:
@@ -137,7 +141,7 @@ class SemiMarkov(AbstractStructure):
             for width, label in segments:
                 segment[k, start, width - 1, label] = 1
                 if before is not None:
-                    place = (start - 1,) if pairwise.dim() == 4 else ()
+                    place = (start - 1, width - 1)[: pairwise.dim() - 3]
                     pairwise[(k, *place, before, label)] += 1
                 start, before = start + width, label
         return SemiMarkovParts(segment, pairwise)
@@ -192,8 +196,10 @@ class SemiMarkov(AbstractStructure):
         follows = here[..., 1:] & here[..., :-1]
         move = label[..., :-1] * C + label[..., 1:]
         event = pairwise.shape[segment.dim() - 3 :]
-        place = (start[..., 1:] - 1) * C * C if len(event) == 3 else 0
-        parts.append(_marked(place + move, follows, event, pairwise))
+        position = start[..., 1:] - 1
+        # which matrix: the only one, that of the position, or that of position and width
+        matrix = (torch.zeros_like(position), position, position * W + width[..., 1:] - 1)[len(event) - 2]
+        parts.append(_marked(matrix * C * C + move, follows, event, pairwise))
         return SemiMarkovParts(*parts)
 
 

@@ -4,6 +4,8 @@ Functions take segment (B, N, W, C), pairwise (B, C, C) or (B, N − 1, C, C), a
 (B, K, C, C): one matrix for all positions, K = 1, or one for each.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -16,6 +18,11 @@ from structmax.structures.semi_markov.kernel_numba.walks import argmax_rows, sam
 
 # Visits per edge, as `over_rows` counts them.
 VISITS = 4
+
+
+def refuses(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | None:
+    """Why these kernels cannot answer, or None."""
+    return "pairwise scores depend on the width" if tensors[1].dim() == 5 else None
 
 
 def _run(kernel, segment: Tensor, pairwise: Tensor, lengths: Tensor, *arrays: np.ndarray) -> None:

@@ -33,7 +33,9 @@ def refuses(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | N
     widths, labels = tensors[0].shape[-2:]
     if labels > MOST_LABELS:
         return f"{labels} labels are more than {MOST_LABELS}"
-    return f"{widths} widths are more than {MOST_WIDTHS}" if widths > MOST_WIDTHS else None
+    if widths > MOST_WIDTHS:
+        return f"{widths} widths are more than {MOST_WIDTHS}"
+    return "pairwise scores depend on the width" if tensors[1].dim() == 5 else None
 
 
 def _few(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | None:
