@@ -67,7 +67,7 @@ class SpanningTree(ArcConventions, AbstractStructure):
     directed: bool = field(default=True, kw_only=True)
 
     per_instance: ClassVar[tuple[str, ...]] = ("lengths",)
-    intractable: ClassVar[dict[str, str]] = dict.fromkeys(families("smoothed"), NO_RECURSION)
+    intractable: ClassVar[dict[str, str]] = dict.fromkeys(families("smoothed", "noisy"), NO_RECURSION)
 
     def __post_init__(self) -> None:
         if self.directed and not isinstance(self.single_root, bool):
