@@ -16,7 +16,7 @@ from torch import Tensor
 from structmax import check
 from structmax.contract import KEPT, RETURNS, AbstractStructure
 from structmax.loading import loading
-from structmax.recursion.edges import noise_size as of_recursion
+from structmax.recursion import edges
 from structmax.rooms import BACKENDS, Rest, all_found, function, holder, module_of, remembered, spoken
 
 log = logging.getLogger("structmax")
@@ -209,11 +209,17 @@ def kinds(room: str, name: str, parts: int) -> tuple[str, ...]:
 def noise_size(room: str, tensors: Sequence[Tensor], fields: dict[str, Any]) -> int:
     """How many random numbers a draw takes, for a structure that does not say it: counted in its recursion."""
     reference = holder(room, "reference")
-    return of_recursion(spoken(room), reference, tensors, fields) if hasattr(reference, "recursion") else 1
+    return edges.noise_size(spoken(room), reference, tensors, fields) if hasattr(reference, "recursion") else 1
+
+
+def edge_count(room: str, tensors: Sequence[Tensor], fields: dict[str, Any]) -> int:
+    """How many edges the recursion of a structure has."""
+    return edges.edge_count(spoken(room), holder(room, "reference"), tensors, fields)
 
 
 # as torch.compiler.disable marks it
 noise_size._torchdynamo_disable = True  # type: ignore[attr-defined]
+edge_count._torchdynamo_disable = True  # type: ignore[attr-defined]
 
 
 def check_values(room: str, event: Sequence[int], fields: dict[str, Any]) -> None:

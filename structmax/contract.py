@@ -21,6 +21,8 @@ leading dimension B. Fields of the structure arrive as keywords.
 | `given_log_partition` … | `required` (parts) | the same over the structures that have all required parts |
 | `smoothed` … | `alpha`, `gamma` | the recursion with max_Ω: value, its gradient, walks and their probabilities |
 | `smoothed_topk` | `alpha`, `gamma`, `k` | log-probabilities (B, k) and parts (B, k, …) of its most probable walks |
+| `noisy_walk` | `gumbel` (B, E), `gamma` | parts of a walk by the best of noisy edges; for γ > 0 of a soft one |
+| `noisy_walk_pullback` | cotangent (parts), `gumbel`, `gamma` | its pullback, for γ > 0: parts |
 | `project` | | the nearest point of conv(Y), argmin ½‖μ − θ‖²: parts, exactly 0 outside the support |
 | `project_jvp` | `tangent` | its Jacobian, symmetric, at the point it returned (in place of the scores), times it |
 | `relax` | `max_iter`, `tol` | best point of a relaxation: value, parts, iterations, converged, gap, residuals, state |
@@ -79,6 +81,8 @@ RETURNS: dict[str, tuple[str, ...]] = {
     "smoothed_topk": ("value[k]", "parts[k]"),
     "smoothed_log_prob": ("value",),
     "smoothed_log_prob_pullback": ("parts",),
+    "noisy_walk": ("parts",),
+    "noisy_walk_pullback": ("parts",),
     "project": ("parts",),
     "project_jvp": ("parts",),
     "relax": ("value", "parts", *("state",) * 6),
@@ -99,10 +103,11 @@ GROUPS = {
     "smoothed_marginals_jvp": 2,
     "smoothed_log_prob": 2,
     "smoothed_log_prob_pullback": 2,
+    "noisy_walk_pullback": 2,
     "project_jvp": 2,
 }
 # What a question adds to the fields of the structure, which have other names.
-EXTRAS = ("k", "noise", "alpha", "gamma", "d_value", "regularised", "start", "max_iter", "tol")
+EXTRAS = ("k", "noise", "gumbel", "alpha", "gamma", "d_value", "regularised", "start", "max_iter", "tol")
 
 
 def families(*stems: str) -> list[str]:

@@ -29,7 +29,11 @@ BESIDE = ("recursion", "pack", "unpack", "examples", "refuses")
 ENGINES = {
     "triton": ("structmax.recursion.kernel_triton",),
     "numba": ("structmax.recursion.kernel_numba",),
-    "reference": ("structmax.recursion.reference", "structmax.recursion.reference_walks"),
+    "reference": (
+        "structmax.recursion.reference",
+        "structmax.recursion.reference_walks",
+        "structmax.recursion.reference_noisy",
+    ),
 }
 # The sparse map of any structure with `argmax`.
 SEARCHES = {

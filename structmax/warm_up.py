@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from structmax.backends import DEVICES, explain
+from structmax.backends import DEVICES, edge_count, explain
 from structmax.calling import call
 from structmax.contract import GROUPS, RETURNS
 from structmax.rooms import SUPPORT, holder
@@ -59,10 +59,10 @@ def _examples(room: str, x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], d
         reasons = explain(room, name, x.device.type)
         if asked and name not in known and any(reasons[backend] is None for backend in DEVICES):
             _, scores, fields = asked
-            yield name, scores * GROUPS.get(name, 1), fields | _extras(name, scores)
+            yield name, scores * GROUPS.get(name, 1), fields | _extras(room, name, scores, fields)
 
 
-def _extras(name: str, scores: tuple[Tensor, ...]) -> dict[str, Any]:
+def _extras(room: str, name: str, scores: tuple[Tensor, ...], fields: dict[str, Any]) -> dict[str, Any]:
     """What the question adds to the fields, for an example."""
     first, size = scores[0], sum(tensor[0].numel() for tensor in scores)
     extras: dict[str, Any] = {"k": 2} if name in ("topk", "smoothed_topk") else {}
@@ -71,6 +71,8 @@ def _extras(name: str, scores: tuple[Tensor, ...]) -> dict[str, Any]:
         extras["noise"] = first.new_zeros(len(first), 1, size)
     if name.startswith("smoothed"):
         extras |= {"alpha": 1.5, "gamma": 1.0}
+    if name.startswith("noisy"):
+        extras |= {"gumbel": first.new_zeros(len(first), edge_count(room, scores, fields)), "gamma": 1.0}
     if name == "smoothed_log_prob_pullback":
         extras["d_value"] = first.new_ones(len(first))
     if name == "sparsemap":

@@ -14,7 +14,7 @@ import structmax
 from structmax import rooms
 from structmax.problem import Problem
 from structmax.recursion import kernel_numba as engine
-from structmax.recursion import reference, reference_walks
+from structmax.recursion import reference, reference_noisy, reference_walks
 from structmax.recursion.edges import Hyperedges
 
 # between them: one to three tails, 1 to 120 members, members that use a part six times, instances without a member
@@ -299,6 +299,8 @@ QUESTIONS = {
     "smoothed_topk": {"k": 3, "alpha": 1.5, "gamma": 1.0},
     "smoothed_log_prob": {"y": (), "alpha": 1.5, "gamma": 1.0},
     "smoothed_log_prob_pullback": {"y": (), "d_value": 0, "alpha": 1.5, "gamma": 1.0},
+    "noisy_walk": {"gumbel": (), "gamma": 0.7},
+    "noisy_walk_pullback": {"d_parts": (), "gumbel": (), "gamma": 0.7},
     "given_log_partition": {"required": ()},
     "given_log_partition_and_marginals": {"required": ()},
     "given_marginals_jvp": {"required": (), "tangent": ()},
@@ -312,7 +314,9 @@ def ask(name, x, graph, module=engine):
     for field, shape in QUESTIONS[name].items():
         if field == "noise":
             fields[field] = torch.rand(len(x), *shape, dtype=x.dtype, generator=generator)
-        elif field == "tangent":
+        elif field == "gumbel":
+            fields[field] = torch.randn(len(x), len(graph["tails"]), dtype=x.dtype, generator=generator)
+        elif field in ("tangent", "d_parts"):
             fields[field] = torch.randn(x.shape, dtype=x.dtype, generator=generator)
         elif field == "y":
             fields[field] = engine.argmax(x.nan_to_num(posinf=0.0, neginf=-math.inf), **graph)
@@ -345,7 +349,7 @@ def test_broken_scores_stay_in_their_instance(name, broken):
 @pytest.mark.parametrize("seed", [4, 10, 14, 20])
 def test_agrees_with_torch(name, seed):
     case = Case(seed)
-    twin = reference_walks if "sample" in name else reference
+    twin = reference_walks if "sample" in name else reference_noisy if "noisy" in name else reference
     for found, wanted in zip(ask(name, case.x, case.graph), ask(name, case.x, case.graph, twin), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
 

@@ -14,6 +14,7 @@ from structmax.estimators.baselines import (
 )
 from structmax.estimators.enumerate_all import Enumerate
 from structmax.estimators.expectation import AbstractEstimator, Evaluations, Expectation, credited, drawn, log_probs
+from structmax.estimators.gumbel_recursion import GumbelRecursion
 from structmax.estimators.implicit_mle import ImplicitMLE
 from structmax.estimators.interpolation import BlackboxInterpolation
 from structmax.estimators.perturb_and_map import PerturbAndMAP, straight_through_gumbel
@@ -47,6 +48,7 @@ __all__ = [
     "Enumerate",
     "Evaluations",
     "Expectation",
+    "GumbelRecursion",
     "Identity",
     "ImplicitMLE",
     "Learned",

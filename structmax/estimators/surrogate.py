@@ -117,7 +117,8 @@ def surrogate(
         scores: θ, shaped as the structure says, with any leading batch dimensions. −inf forbids a part.
         structure: the set Y.
         estimator: of `structmax.estimators`: `StraightThrough`, `Spigot`, `SpigotCE`, `SpigotEG`, `PerturbAndMAP`,
-            `ReinMax`, `ImplicitMLE`, `BlackboxInterpolation`, `Perturbed`; with exact gradients `Relaxation`.
+            `ReinMax`, `ImplicitMLE`, `BlackboxInterpolation`, `Perturbed`, `GumbelRecursion`; with exact gradients
+            `Relaxation`.
         generator: random number generator.
         backend: "auto", "numba", "triton" or "reference".
 
@@ -149,5 +150,6 @@ def chosen(problem: Problem, estimator: AbstractSurrogate, generator: torch.Gene
 
 # Estimators that need little, for a refusal to suggest.
 SIMPLE: dict[str, tuple[str, ...]] = {
-    "StraightThrough(Identity()), Spigot() or ImplicitMLE(), which ask `argmax` alone": ("argmax",)
+    "StraightThrough(Identity()), Spigot() or ImplicitMLE(), which ask `argmax` alone": ("argmax",),
+    "straight_through_gumbel() or gumbel_relaxation()": ("argmax", "marginals", "marginals_jvp"),
 }

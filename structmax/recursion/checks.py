@@ -91,3 +91,19 @@ def _in_order(head: Tensor, tails: Tensor) -> None:
             f"`tails` should come before `head` in the order of the nodes, but edge {edge} builds node "
             f"{int(head[edge])} from {rows[edge].tolist()}. Number the nodes in the order in which they are computed."
         )
+
+
+def noise_of_edges(gumbel: Tensor, x: Tensor, tails: Tensor) -> None:
+    """A number for each edge of each instance."""
+    wanted = len(x), len(tails)
+    if gumbel.shape != wanted:
+        raise ValueError(
+            f"`gumbel` should have shape {wanted}, a number for each edge of each instance, but has "
+            f"{tuple(gumbel.shape)}."
+        )
+
+
+SHARED_CHOICE = (
+    "`hard` should be False for a recursion whose derivations come to one node several times: it would choose there "
+    "once for all of them, and the draw would not be exact. Try GumbelRecursion(hard=False), or ReinMax()."
+)

@@ -167,17 +167,26 @@ def _recursion(
 
 def noise_size(spoken: str, room: Any, tensors: Sequence[Tensor], fields: dict[str, Any]) -> int:
     """How many numbers a draw takes at most: one for each choice of the derivation that has the most of them."""
+    instead = f"{spoken} should have a method `noise_size(scores)` when a transform maps over its fields"
+    return max(1, *most_decisions(_edges(spoken, room, tensors, fields, instead)))
+
+
+def edge_count(spoken: str, room: Any, tensors: Sequence[Tensor], fields: dict[str, Any]) -> int:
+    """How many numbers a walk by noisy edges takes: one for each edge."""
+    instead = f"The fields of {spoken} should be the same for all instances that a transform maps over"
+    return len(_edges(spoken, room, tensors, fields, instead).tails)
+
+
+def _edges(spoken: str, room: Any, tensors: Sequence[Tensor], fields: dict[str, Any], instead: str) -> Hyperedges:
+    """Those that the structure lists for such scores."""
     hidden = (isinstance(t, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(t) for t in fields.values())
     if any(hidden):
-        raise ValueError(
-            f"{spoken} should have a method `noise_size(scores)` when a transform maps over its fields, "
-            "since its recursion cannot be read there."
-        )
+        raise ValueError(f"{instead}, since its recursion cannot be read there.")
     with outside_transforms():
         # like the scores, and of no transform
         scores = tuple(torch.zeros(t.shape, dtype=t.dtype, device=t.device) for t in tensors)
         vectors = getattr(room, "pack", _pack)(*scores, **fields)
-        return max(1, *most_decisions(_recursion(spoken, room, vectors, scores, fields).edges))
+        return _recursion(spoken, room, vectors, scores, fields).edges
 
 
 def _pack(*tensors: Tensor, **_: Any) -> Tensor:

@@ -163,3 +163,41 @@ def test_grammar(seed):
         strict=True,
     ):
         same("gradient", a, b)
+
+
+class Recurrent(torch.nn.Module):
+    """Theirs: tokens (rows, N) and a tuple of states (rows, H) to logits (rows, N, C)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.cell, self.out = torch.nn.Embedding(4, 5), torch.nn.GRUCell(5, 5), torch.nn.Linear(5, 4)
+
+    def forward(self, tokens, states):
+        (state,), logits = states, []
+        for one in tokens.unbind(1):
+            state = self.cell(self.embed(one), state)
+            logits.append(self.out(state))
+        return torch.stack(logits, 1), (state,)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_autoregressive(seed):
+    """Greedy, by a beam, and the log-probabilities of what it finds."""
+    torch.manual_seed(seed)
+    network, first = Recurrent().double(), normal(seed, 3, 5).detach()
+
+    def step(actions, state):
+        logits, (state,) = network(actions.unsqueeze(1), (state,))
+        return logits.squeeze(1), state
+
+    ours = structmax.incremental.Autoregressive(step, torch.zeros(3, dtype=torch.long), first, 4)
+    theirs = torch_struct.Autoregressive(network, (first,), 4, 4)
+    path, value, _ = theirs.greedy_max()
+    greedy = ours.greedy()
+    assert torch.equal(path.argmax(-1), greedy.actions)
+    same("greedy", greedy.log_probs, value)
+    beam = ours.beam(3)
+    assert torch.equal(theirs.beam_topk(3).argmax(-1), beam.actions)
+    same("log_prob", theirs.log_prob(beam.actions, sparse=True), beam.log_probs)
+    drawn = theirs.sample((5,)).argmax(-1)
+    same("log_prob of draws", ours.log_prob(drawn), theirs.log_prob(drawn, sparse=True))

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from structmax.numerics.kernel_numba import over_rows
 from structmax.numerics.kernel_numba.active_set_batch import solve_rows
+from structmax.recursion import checks
 from structmax.recursion.kernel_numba.best import max_marginals_rows, topk_rows
+from structmax.recursion.kernel_numba.noisy import noisy_walk_rows, pullback_rows
 from structmax.recursion.kernel_numba.passes import counts_jvp_rows, counts_rows
 from structmax.recursion.kernel_numba.sparse import most_parts, sparsemap_rows
 from structmax.recursion.kernel_numba.walks import (
@@ -187,4 +189,21 @@ def smoothed_log_prob_pullback(
     """Its gradient for x, times d_value (B,); 0 where the walk cannot yield y: (B, P)."""
     inputs = (x, y, d_value, alpha, gamma)
     _, d_x = _ask(log_prob_rows, graph, inputs, x.new_empty(len(x)), x.new_empty(x.shape))
+    return d_x
+
+
+# --- a walk by noisy edges -----------------------------------------------------------------------------------------
+
+
+def noisy_walk(x: Tensor, *, gumbel: Tensor, gamma: float, **graph: Tensor) -> Tensor:
+    """The parts of the walk that takes the best edges with noise (B, E), or expected ones if γ > 0: (B, P)."""
+    checks.noise_of_edges(gumbel, x, graph["tails"])
+    (parts,) = _ask(noisy_walk_rows, graph, (x, gumbel, gamma), x.new_empty(x.shape))
+    return parts
+
+
+def noisy_walk_pullback(x: Tensor, d_parts: Tensor, *, gumbel: Tensor, gamma: float, **graph: Tensor) -> Tensor:
+    """The pullback of the expected ones, which are not read where they cannot be: (B, P)."""
+    checks.noise_of_edges(gumbel, x, graph["tails"])
+    (d_x,) = _ask(pullback_rows, graph, (x, d_parts, gumbel, gamma), x.new_empty(x.shape))
     return d_x
