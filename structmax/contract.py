@@ -21,6 +21,8 @@ leading dimension B. Fields of the structure arrive as keywords.
 | `given_log_partition` … | `required` (parts) | the same over the structures that have all required parts |
 | `smoothed` … | `alpha`, `gamma` | the recursion with max_Ω: value, its gradient, walks and their probabilities |
 | `smoothed_topk` | `alpha`, `gamma`, `k` | log-probabilities (B, k) and parts (B, k, …) of its most probable walks |
+| `semiring_value` | `semiring`, `width` | the value in a user's semiring: (B, K), from K tensors for each part tensor |
+| `semiring_pullback` | `semiring`, `width`, `d_value` (B, K) | its gradient: parts (B, K, …) |
 | `project` | | the nearest point of conv(Y), argmin ½‖μ − θ‖²: parts, exactly 0 outside the support |
 | `project_jvp` | `tangent` | its Jacobian, symmetric, at the point it returned (in place of the scores), times it |
 | `relax` | `max_iter`, `tol` | best point of a relaxation: value, parts, iterations, converged, gap, residuals, state |
@@ -79,6 +81,8 @@ RETURNS: dict[str, tuple[str, ...]] = {
     "smoothed_topk": ("value[k]", "parts[k]"),
     "smoothed_log_prob": ("value",),
     "smoothed_log_prob_pullback": ("parts",),
+    "semiring_value": ("value[width]",),
+    "semiring_pullback": ("parts[width]",),
     "project": ("parts",),
     "project_jvp": ("parts",),
     "relax": ("value", "parts", *("state",) * 6),
@@ -102,7 +106,7 @@ GROUPS = {
     "project_jvp": 2,
 }
 # What a question adds to the fields of the structure, which have other names.
-EXTRAS = ("k", "noise", "alpha", "gamma", "d_value", "regularised", "start", "max_iter", "tol")
+EXTRAS = ("k", "noise", "alpha", "gamma", "d_value", "semiring", "width", "regularised", "start", "max_iter", "tol")
 
 
 def families(*stems: str) -> list[str]:

@@ -28,8 +28,12 @@ BESIDE = ("recursion", "pack", "unpack", "examples", "refuses")
 # The engines for any hypergraph.
 ENGINES = {
     "triton": ("structmax.recursion.kernel_triton",),
-    "numba": ("structmax.recursion.kernel_numba",),
-    "reference": ("structmax.recursion.reference", "structmax.recursion.reference_walks"),
+    "numba": ("structmax.recursion.kernel_numba", "structmax.recursion.semiring.kernel_numba"),
+    "reference": (
+        "structmax.recursion.reference",
+        "structmax.recursion.reference_walks",
+        "structmax.recursion.semiring.reference",
+    ),
 }
 # The sparse map of any structure with `argmax`.
 SEARCHES = {

@@ -20,7 +20,7 @@ from structmax.numerics.arcs import (
 )
 
 NO_RECURSION = (
-    "spanning trees are counted by a determinant, not by a recursion whose maxima could be smoothed; "
+    "spanning trees are counted by a determinant, not by a recursion whose steps could be others; "
     "ProjectiveTree has one, or ask for `marginals` at a temperature"
 )
 
@@ -67,7 +67,7 @@ class SpanningTree(ArcConventions, AbstractStructure):
     directed: bool = field(default=True, kw_only=True)
 
     per_instance: ClassVar[tuple[str, ...]] = ("lengths",)
-    intractable: ClassVar[dict[str, str]] = dict.fromkeys(families("smoothed"), NO_RECURSION)
+    intractable: ClassVar[dict[str, str]] = dict.fromkeys(families("smoothed", "semiring"), NO_RECURSION)
 
     def __post_init__(self) -> None:
         if self.directed and not isinstance(self.single_root, bool):
