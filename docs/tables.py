@@ -122,7 +122,9 @@ def _kind(structure: type[AbstractStructure], home: str, backend: str, device: s
     if device == "cuda" and backend == "numba":
         return "on the CPU"
     folder = module_of(structure.room).rsplit(".", 1)[-1]
-    return {folder: "kernel", "recursion": "recursion kernel", "semiring": "recursion kernel"}.get(home.split("/")[0], "calls of `argmax`")
+    return {folder: "kernel", "recursion": "recursion kernel", "semiring": "recursion kernel"}.get(
+        home.split("/")[0], "calls of `argmax`"
+    )
 
 
 def written(page: str) -> str:

@@ -77,6 +77,8 @@ RETURNS: dict[str, tuple[str, ...]] = {
     "smoothed": ("value",),
     "smoothed_and_marginals": ("value", "parts"),
     "smoothed_marginals_jvp": ("parts",),
+    "smoothed_checkpointed": ("value",),
+    "smoothed_checkpointed_and_marginals": ("value", "parts"),
     "smoothed_sample": ("parts[noise]",),
     "smoothed_topk": ("value[k]", "parts[k]"),
     "smoothed_log_prob": ("value",),

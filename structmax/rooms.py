@@ -32,6 +32,7 @@ ENGINES = {
     "reference": (
         "structmax.recursion.reference",
         "structmax.recursion.reference_walks",
+        "structmax.recursion.reference_checkpoints",
         "structmax.recursion.semiring.reference",
     ),
 }

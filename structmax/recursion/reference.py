@@ -107,7 +107,7 @@ def _smoothed_max(alpha: float, gamma: float) -> Combine:
 # ---------------------------------------------------------------- values, level by level
 
 
-def at(table: Tensor, index: Tensor) -> Tensor:
+def _at(table: Tensor, index: Tensor) -> Tensor:
     """table (B, n) at index (…): (B, …)."""
     return table.index_select(1, index.flatten()).unflatten(1, index.shape)
 
@@ -142,7 +142,7 @@ def _planned(x: Tensor, goal: Tensor, edges: Hyperedges) -> tuple[Tensor, Tensor
 
 def _edge_scores(scores: Tensor, values: Tensor, level: Level) -> Tensor:
     """Σ scores of its parts + Σ values of its tails, for every edge of the level: (B, n, D)."""
-    return at(scores, level.parts).sum(-1) + at(values, level.tails).sum(-1)
+    return _at(scores, level.parts).sum(-1) + _at(values, level.tails).sum(-1)
 
 
 def _values(scores: Tensor, plan: Layout, combine: Combine) -> Tensor:
@@ -242,8 +242,8 @@ def smoothed_log_prob(x: Tensor, y: Tensor, *, alpha: float, gamma: float, goal:
     for level in plan.levels:
         s = _edge_scores(scores, values, level)
         log_q = _walk_logs(s, alpha, gamma)
-        allowed = (log_q > -math.inf) & (at(may_use, level.parts) > 0).all(-1)
-        uses = (level.parts < size).sum(-1) + at(most, level.tails).sum(-1)
+        allowed = (log_q > -math.inf) & (_at(may_use, level.parts) > 0).all(-1)
+        uses = (level.parts < size).sum(-1) + _at(most, level.tails).sum(-1)
         uses = torch.where(allowed, uses, -math.inf)
         alive = (uses > -math.inf).unsqueeze(-1).expand(-1, *level.parts.shape).flatten(1).to(y.dtype)
         users = users.scatter_add(1, level.parts.flatten().expand(len(x), -1), alive)
@@ -255,8 +255,8 @@ def smoothed_log_prob(x: Tensor, y: Tensor, *, alpha: float, gamma: float, goal:
     for level, log_q, uses in reversed(seen):
         start = stop - len(level.edges)
         alive = uses > -math.inf
-        own = (at(users, level.parts) == 1) & (level.parts < size) & alive.unsqueeze(-1)
-        times = torch.where(own, at(given, level.parts), 0.0).amax(-1)
+        own = (_at(users, level.parts) == 1) & (level.parts < size) & alive.unsqueeze(-1)
+        times = torch.where(own, _at(given, level.parts), 0.0).amax(-1)
         rest = visits[:, start:stop] - times.sum(-1)
         others = torch.where(own.any(-1), -math.inf, uses)
         best = others.max(-1, keepdim=True)
@@ -291,7 +291,7 @@ def argmax(x: Tensor, *, goal: Tensor, **edges: Tensor) -> Tensor:
 def topk(x: Tensor, *, k: int, goal: Tensor, **edges: Tensor) -> tuple[Tensor, Tensor]:
     def best(t: Tensor) -> Tensor:
         scores, place, plan = _planned(t, goal, Hyperedges(**edges))
-        return _goal_list([at(scores, level.parts).sum(-1) for level in plan.levels], place, plan, k)
+        return _goal_list([_at(scores, level.parts).sum(-1) for level in plan.levels], place, plan, k)
 
     return _with_parts(best, x)
 
@@ -309,7 +309,7 @@ def smoothed_topk(
 
     def best(t: Tensor) -> Tensor:
         counted = torch.nn.functional.pad(t, (0, 2))
-        own = [log_q + at(counted, level.parts).sum(-1) for log_q, level in zip(logs, plan.levels, strict=True)]
+        own = [log_q + _at(counted, level.parts).sum(-1) for log_q, level in zip(logs, plan.levels, strict=True)]
         return _goal_list(own, place, plan, k)
 
     return _with_parts(best, torch.zeros_like(x))
@@ -323,7 +323,7 @@ def _goal_list(own: list[Tensor], place: Tensor, plan: Layout, k: int) -> Tensor
     for level, scores in zip(plan.levels, own, strict=True):
         lists = alone.unsqueeze(1) + scores.unsqueeze(-1)
         for tail in level.tails.unbind(-1):
-            pairs = lists.unsqueeze(-1) + at(values, tail).unsqueeze(-2)
+            pairs = lists.unsqueeze(-1) + _at(values, tail).unsqueeze(-2)
             lists = pairs.flatten(-2).topk(k, -1).values
         values = torch.cat([values, lists.flatten(-2).topk(k, -1).values], 1)
     return values.gather(1, place.unsqueeze(-1).expand(-1, -1, k)).squeeze(1)
@@ -354,7 +354,7 @@ def max_marginals(x: Tensor, *, goal: Tensor, **edges: Tensor) -> Tensor:
         s = _edge_scores(scores, values, level) + above[:, start:stop, None]
         through = s.unsqueeze(-1).expand(-1, *level.parts.shape).flatten(1)
         best = best.scatter_reduce(1, level.parts.flatten().expand(len(x), -1), through, "amax")
-        below = at(values, level.tails)
+        below = _at(values, level.tails)
         around = torch.where(below == -math.inf, -math.inf, s.unsqueeze(-1) - below).flatten(1)
         above = above.scatter_reduce(1, level.tails.flatten().expand(len(x), -1), around, "amax")
         stop = start

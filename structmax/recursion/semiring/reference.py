@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from structmax.recursion.edges import Hyperedges, Level, layout
-from structmax.recursion.reference import at, reached
+from structmax.recursion.reference import _at, reached
 from structmax.recursion.semiring import Semiring, semiring_of
 
 # The numbers of an element, each of the same shape.
@@ -99,8 +99,8 @@ def _products(
     level: Level, scores: Element, values: Element, size: int, times: Operation, one: Element
 ) -> tuple[Tensor, ...]:
     """⊗ of the parts and then of the tails, for every edge of the level: (B, n, D)."""
-    parts = [(tuple(at(s, index) for s in scores), index < size) for index in level.parts.unbind(-1)]
-    tails = [(tuple(at(v, index) for v in values), index > 0) for index in level.tails.unbind(-1)]
+    parts = [(tuple(_at(s, index) for s in scores), index < size) for index in level.parts.unbind(-1)]
+    tails = [(tuple(_at(v, index) for v in values), index > 0) for index in level.tails.unbind(-1)]
     return _fold(times, one, parts + tails)
 
 
