@@ -42,6 +42,7 @@ QUESTIONS: dict[str, list[tuple[str, ...]]] = {
     "`smoothed`, `smoothed_marginals`, `smoothed_log_prob`, `smoothed_sample`, `smoothed_topk`": [
         ("smoothed", "smoothed_and_marginals", "smoothed_log_prob", "smoothed_sample", "smoothed_topk")
     ],
+    "`semiring_value`": [("semiring_value", "semiring_pullback")],
     # it lists the members, and asks for nothing else
     "`expect` with `estimators.Enumerate`": [()],
 }
@@ -121,7 +122,9 @@ def _kind(structure: type[AbstractStructure], home: str, backend: str, device: s
     if device == "cuda" and backend == "numba":
         return "on the CPU"
     folder = module_of(structure.room).rsplit(".", 1)[-1]
-    return {folder: "kernel", "recursion": "recursion kernel"}.get(home.split("/")[0], "calls of `argmax`")
+    return {folder: "kernel", "recursion": "recursion kernel", "semiring": "recursion kernel"}.get(
+        home.split("/")[0], "calls of `argmax`"
+    )
 
 
 def written(page: str) -> str:

@@ -53,6 +53,7 @@ from structmax.questions.log_partition import log_partition, marginals
 from structmax.questions.max_marginals import max_marginals
 from structmax.questions.perturb import perturb_and_map
 from structmax.questions.sample import Drawn, sample, sample_without_replacement
+from structmax.questions.semiring import semiring_value
 from structmax.questions.smoothed import (
     smoothed,
     smoothed_log_prob,
@@ -179,6 +180,7 @@ __all__ = [
     "risk",
     "sample",
     "sample_without_replacement",
+    "semiring_value",
     "sinkhorn",
     "smoothed",
     "smoothed_log_prob",

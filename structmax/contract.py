@@ -23,6 +23,8 @@ leading dimension B. Fields of the structure arrive as keywords.
 | `smoothed_topk` | `alpha`, `gamma`, `k` | log-probabilities (B, k) and parts (B, k, …) of its most probable walks |
 | `noisy_walk` | `gumbel` (B, E), `gamma` | parts of a walk by the best of noisy edges; for γ > 0 of a soft one |
 | `noisy_walk_pullback` | cotangent (parts), `gumbel`, `gamma` | its pullback, for γ > 0: parts |
+| `semiring_value` | `semiring`, `width` | the value in a user's semiring: (B, K), from K tensors for each part tensor |
+| `semiring_pullback` | `semiring`, `width`, `d_value` (B, K) | its gradient: parts (B, K, …) |
 | `project` | | the nearest point of conv(Y), argmin ½‖μ − θ‖²: parts, exactly 0 outside the support |
 | `project_jvp` | `tangent` | its Jacobian, symmetric, at the point it returned (in place of the scores), times it |
 | `relax` | `max_iter`, `tol` | best point of a relaxation: value, parts, iterations, converged, gap, residuals, state |
@@ -77,12 +79,16 @@ RETURNS: dict[str, tuple[str, ...]] = {
     "smoothed": ("value",),
     "smoothed_and_marginals": ("value", "parts"),
     "smoothed_marginals_jvp": ("parts",),
+    "smoothed_checkpointed": ("value",),
+    "smoothed_checkpointed_and_marginals": ("value", "parts"),
     "smoothed_sample": ("parts[noise]",),
     "smoothed_topk": ("value[k]", "parts[k]"),
     "smoothed_log_prob": ("value",),
     "smoothed_log_prob_pullback": ("parts",),
     "noisy_walk": ("parts",),
     "noisy_walk_pullback": ("parts",),
+    "semiring_value": ("value[width]",),
+    "semiring_pullback": ("parts[width]",),
     "project": ("parts",),
     "project_jvp": ("parts",),
     "relax": ("value", "parts", *("state",) * 6),
@@ -107,7 +113,20 @@ GROUPS = {
     "project_jvp": 2,
 }
 # What a question adds to the fields of the structure, which have other names.
-EXTRAS = ("k", "noise", "gumbel", "alpha", "gamma", "d_value", "regularised", "start", "max_iter", "tol")
+EXTRAS = (
+    "k",
+    "noise",
+    "gumbel",
+    "alpha",
+    "gamma",
+    "d_value",
+    "regularised",
+    "start",
+    "max_iter",
+    "tol",
+    "semiring",
+    "width",
+)
 
 
 def families(*stems: str) -> list[str]:

@@ -28,11 +28,13 @@ BESIDE = ("recursion", "pack", "unpack", "examples", "refuses")
 # The engines for any hypergraph.
 ENGINES = {
     "triton": ("structmax.recursion.kernel_triton",),
-    "numba": ("structmax.recursion.kernel_numba",),
+    "numba": ("structmax.recursion.kernel_numba", "structmax.recursion.semiring.kernel_numba"),
     "reference": (
         "structmax.recursion.reference",
         "structmax.recursion.reference_walks",
         "structmax.recursion.reference_noisy",
+        "structmax.recursion.reference_checkpoints",
+        "structmax.recursion.semiring.reference",
     ),
 }
 # The sparse map of any structure with `argmax`.

@@ -9,11 +9,14 @@ from torch import Tensor
 
 from structmax.backends import DEVICES, edge_count, explain
 from structmax.calling import call
-from structmax.contract import GROUPS, RETURNS
+from structmax.contract import GROUPS, RETURNS, families
 from structmax.rooms import SUPPORT, holder
 
 # Kernels may treat one row, many short ones and a long one differently: all are compiled.
 EXAMPLE_SHAPES = ((1, 4), (64, 4), (1, 5000))
+
+# Compiled for each semiring, and not kept.
+SEMIRINGS = families("semiring")
 
 
 def _parts(name: str, tensors: tuple[Tensor, ...]) -> int:
@@ -53,6 +56,8 @@ def _examples(room: str, x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], d
     yield from listed(x)
     known = {name for name, _, _ in listed(x)}
     for name in RETURNS:
+        if name in SEMIRINGS:
+            continue
         # The sparse map is found in double precision, whatever the scores have.
         like = listed(x.double() if name == "sparsemap" else x)
         asked = next((example for example in like if example[0] in ("log_partition", "argmax")), None)

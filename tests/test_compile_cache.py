@@ -11,7 +11,7 @@ import torch
 
 import structmax
 from structmax import backends
-from structmax.contract import RETURNS
+from structmax.contract import RETURNS, families
 from structmax.numerics import compilation, kernel_numba
 from structmax.warm_up import _examples
 
@@ -135,7 +135,9 @@ def test_warm_up_reaches_every_question_that_has_a_kernel(structure):
     reached = {name for name, _, _ in examples}
     # made of others
     reached |= {"marginals"} if "log_partition_and_marginals" in reached else set()
-    answered = {name for name in RETURNS if backends.explain(structure.room, name, "cpu")["numba"] is None}
+    # compiled for each semiring
+    names = set(RETURNS) - set(families("semiring"))
+    answered = {name for name in names if backends.explain(structure.room, name, "cpu")["numba"] is None}
     assert answered <= reached
 
 

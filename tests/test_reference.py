@@ -79,6 +79,7 @@ def test_a_structure_has_a_page_with_a_picture_and_its_questions(name: str) -> N
 
 
 OMEGA = structmax.omega.LocalL2()
+SEMIRING = structmax.recursion.Semiring(torch.maximum, torch.add, -torch.inf, 0.0)
 # How to ask the questions of each row, given scores, a structure, a member of it, and a backend.
 ASKED: dict[str, Callable[[Any, AbstractStructure, Any, str], Any]] = {
     "`argmax`": lambda s, y, z, b: structmax.argmax(s, y, backend=b),
@@ -115,6 +116,7 @@ ASKED: dict[str, Callable[[Any, AbstractStructure, Any, str], Any]] = {
         structmax.smoothed_sample(s, y, OMEGA, (2,), backend=b),
         structmax.smoothed_topk(s, y, OMEGA, 2, backend=b),
     ),
+    "`semiring_value`": lambda s, y, z, b: structmax.semiring_value(s, y, SEMIRING, backend=b),
     "`expect` with `estimators.Enumerate`": lambda s, y, z, b: structmax.expect(
         lambda parts, index: torch.zeros(len(index), dtype=torch.float64),
         s,

@@ -60,7 +60,7 @@ class FactorGraph(AbstractRelaxation):
     intractable: ClassVar[dict[str, str]] = {
         **dict.fromkeys(families("log_partition", "marginals", "given", "sample"), SUMS),
         **dict.fromkeys(families("topk", "max_marginals"), ORDER),
-        **dict.fromkeys(families("smoothed", "noisy"), STEPS),
+        **dict.fromkeys(families("smoothed", "noisy", "semiring"), STEPS),
         **dict.fromkeys(families("project"), HULL),
         "sparsemap": "its relaxation is known, not a distribution over its members. Try `sparse_marginals`, or "
         "`perturb_and_map` for members.",

@@ -5,5 +5,6 @@ A structure whose inference is a dynamic program has a function `recursion(*scor
 """
 
 from structmax.recursion.edges import Hyperedges, Recursion
+from structmax.recursion.semiring import Semiring
 
-__all__ = ["Hyperedges", "Recursion"]
+__all__ = ["Hyperedges", "Recursion", "Semiring"]

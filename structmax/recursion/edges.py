@@ -130,7 +130,8 @@ def by_recursion(spoken: str, room: Any, name: str, engine: Callable[..., Any]) 
 
     def answer(*tensors: Tensor, **keywords: Any) -> tuple[Tensor, ...]:
         extras = {key: keywords.pop(key) for key in EXTRAS if key in keywords}
-        count = len(tensors) // GROUPS.get(name, 1)
+        # an element of a semiring may have several numbers, with scores for each
+        count = len(tensors) // extras.get("width", GROUPS.get(name, 1))
         scores = tensors[:count]
         groups = [tensors[i : i + count] for i in range(0, len(tensors), count)]
         vectors = [pack(*group, **keywords) for group in groups]

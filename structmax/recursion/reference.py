@@ -112,23 +112,30 @@ def _at(table: Tensor, index: Tensor) -> Tensor:
     return table.index_select(1, index.flatten()).unflatten(1, index.shape)
 
 
+def reached(goal: Tensor, plan: Layout, batch: int, size: int) -> tuple[Tensor, Tensor]:
+    """The goal's place (B, 1), and which of `size` parts its derivations can use: (B, P) bool."""
+    device = plan.place.device
+    place = plan.place[goal.to(device)].unsqueeze(1)
+    nodes = torch.zeros(batch, 1 + len(plan.place), device=device).scatter(1, place, 1.0)
+    wanted = torch.zeros(batch, size + 2, device=device)
+    stop = nodes.shape[1]
+    for level in reversed(plan.levels):
+        start = stop - len(level.edges)
+        here = nodes[:, start:stop, None, None].clone()
+        for marks, index in ((nodes, level.tails), (wanted, level.parts)):
+            marks.index_add_(1, index.flatten(), here.expand(-1, *index.shape).flatten(1)).clamp_(max=1.0)
+        stop = start
+    return place, wanted[:, :-2] > 0
+
+
 def _planned(x: Tensor, goal: Tensor, edges: Hyperedges) -> tuple[Tensor, Tensor, Layout]:
     """Scores followed by 0 and −inf (B, P + 2), the goal's place (B, 1), and the levels.
 
     Parts that no derivation of the goal can use are 0: padding may hold anything, NaN too.
     """
     plan = layout(edges, x.shape[1], x.device)
-    place = plan.place[goal.to(x.device)].unsqueeze(1)
-    reached = torch.zeros(len(x), 1 + len(plan.place), device=x.device).scatter(1, place, 1.0)
-    wanted = torch.zeros(len(x), x.shape[1] + 2, device=x.device)
-    stop = reached.shape[1]
-    for level in reversed(plan.levels):
-        start = stop - len(level.edges)
-        here = reached[:, start:stop, None, None].clone()
-        for marks, index in ((reached, level.tails), (wanted, level.parts)):
-            marks.index_add_(1, index.flatten(), here.expand(-1, *index.shape).flatten(1)).clamp_(max=1.0)
-        stop = start
-    x = torch.where(wanted[:, :-2] > 0, x, 0.0)
+    place, wanted = reached(goal, plan, *x.shape)
+    x = torch.where(wanted, x, 0.0)
     constants = x.new_tensor([0.0, -math.inf]).expand(len(x), 2)
     return torch.cat([x, constants], 1), place, plan
 

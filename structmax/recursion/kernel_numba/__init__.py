@@ -16,6 +16,7 @@ from structmax.numerics.kernel_numba.active_set_batch import solve_rows
 from structmax.recursion import checks
 from structmax.recursion.kernel_numba.best import max_marginals_rows, topk_rows
 from structmax.recursion.kernel_numba.noisy import noisy_walk_rows, pullback_rows
+from structmax.recursion.kernel_numba.checkpoints import checkpointed_rows
 from structmax.recursion.kernel_numba.passes import counts_jvp_rows, counts_rows
 from structmax.recursion.kernel_numba.sparse import most_parts, sparsemap_rows
 from structmax.recursion.kernel_numba.walks import (
@@ -159,6 +160,19 @@ def smoothed(x: Tensor, *, alpha: float, gamma: float, **graph: Tensor) -> Tenso
 def smoothed_and_marginals(x: Tensor, *, alpha: float, gamma: float, **graph: Tensor) -> tuple[Tensor, Tensor]:
     """The value and its gradient, the expected parts of the walk that takes edges with these p: (B,), (B, P)."""
     return _counts(x, _nothing(x), alpha, gamma, graph)
+
+
+def smoothed_checkpointed(x: Tensor, *, alpha: float, gamma: float, **graph: Tensor) -> Tensor:
+    """The same value with the numbers of few nodes held at a time: (B,)."""
+    value, _ = _ask(checkpointed_rows, graph, (x, alpha, gamma), x.new_empty(len(x)), _nothing(x))
+    return value
+
+
+def smoothed_checkpointed_and_marginals(
+    x: Tensor, *, alpha: float, gamma: float, **graph: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same value and gradient, for which blocks of nodes are computed twice: (B,), (B, P)."""
+    return _ask(checkpointed_rows, graph, (x, alpha, gamma), x.new_empty(len(x)), x.new_empty(x.shape))
 
 
 def smoothed_marginals_jvp(x: Tensor, tangent: Tensor, *, alpha: float, gamma: float, **graph: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ _PERMANENT = (
     "the partition function of matchings is a permanent, which is #P-hard to compute. Try `sinkhorn`, its "
     "entropic relaxation, `sparse_marginals`, `perturb_and_map`, or `SmallMatching`, exact up to 12 on one side."
 )
-_OF_THE_PERMANENT = families("log_partition", "marginals", "sample", "given", "smoothed", "noisy")
+_OF_THE_PERMANENT = families("log_partition", "marginals", "sample", "given", "smoothed", "noisy", "semiring")
 
 
 @dataclass(frozen=True)

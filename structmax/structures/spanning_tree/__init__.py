@@ -49,7 +49,7 @@ class SpanningTree(AbstractTree):
         Collins 2007, Structured prediction models via the matrix-tree theorem.
     """
 
-    intractable: ClassVar[dict[str, str]] = dict.fromkeys(families("smoothed", "noisy"), NO_RECURSION)
+    intractable: ClassVar[dict[str, str]] = dict.fromkeys(families("smoothed", "noisy", "semiring"), NO_RECURSION)
 
     def noise_size(self, scores: Scores) -> int:
         """For each word its head and its label, and which word hangs on the root."""
