@@ -15,8 +15,8 @@ from structmax.numerics.kernel_numba import over_rows
 from structmax.numerics.kernel_numba.active_set_batch import solve_rows
 from structmax.recursion import checks
 from structmax.recursion.kernel_numba.best import max_marginals_rows, topk_rows
-from structmax.recursion.kernel_numba.noisy import noisy_walk_rows, pullback_rows
 from structmax.recursion.kernel_numba.checkpoints import checkpointed_rows
+from structmax.recursion.kernel_numba.noisy import noisy_walk_rows, pullback_rows
 from structmax.recursion.kernel_numba.passes import counts_jvp_rows, counts_rows
 from structmax.recursion.kernel_numba.sparse import most_parts, sparsemap_rows
 from structmax.recursion.kernel_numba.walks import (
