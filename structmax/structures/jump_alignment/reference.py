@@ -3,7 +3,9 @@
 Functions take cell (B, N, M), step (B, K, N, M), down (B, N, M) if there is one, rows (B,) and columns (B,).
 """
 
+from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,3 +39,14 @@ def _edges(N: int, M: int, K: int, down: bool) -> Hyperedges:
     descents = torch.stack([2 + j * N + i, 1 + j * N + i, cell, (1 + K) * N * M + cell], 1)
     edges = torch.cat([start, jumps, descents] if down else [start, jumps])
     return Hyperedges.of(edges[:, 0], edges[:, 1], edges[:, 2:], 2 + N * M)
+
+
+def examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any]]]:
+    """Calls of what the recursion answers."""
+    scores = x.new_zeros(1, 2, 2), x.new_zeros(1, 2, 2, 2)
+    two = torch.full((1,), 2, device=x.device)
+    given = {"rows": two, "columns": two}
+    for name in ("log_partition", "log_partition_and_marginals", "argmax"):
+        yield name, scores, given
+    yield "marginals_jvp", scores + scores, given
+    yield "sample", scores, {"noise": x.new_zeros(1, 1, 4), **given}

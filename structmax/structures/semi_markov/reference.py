@@ -78,7 +78,7 @@ def _joint_edges(N: int, W: int, C: int) -> Hyperedges:
 def examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any]]]:
     """Calls that between them reach every compiled variant."""
     segment, lengths = x.new_zeros(1, 2, 2, 2), torch.full((1,), 2, device=x.device)
-    for pairwise in (x.new_zeros(1, 2, 2), x.new_zeros(1, 1, 2, 2)):
+    for pairwise in (x.new_zeros(1, 2, 2), x.new_zeros(1, 1, 2, 2), x.new_zeros(1, 1, 2, 2, 2)):
         scores, given = (segment, pairwise), {"lengths": lengths}
         for name in ("log_partition", "log_partition_and_marginals", "argmax"):
             yield name, scores, given
