@@ -49,7 +49,7 @@ class Semiring:
         >>> best_product = Semiring(torch.maximum, torch.mul, zero=0.0, one=1.0)
         >>> probabilities = torch.tensor([[0.5, 0.9], [0.8, 0.5]])
         >>> structmax.semiring_value(probabilities, structmax.MonotoneAlignment(), best_product)
-        tensor(0.2250)
+        tensor(0.2500)
 
     Reference: Goodman (1999), Semiring parsing.
     """
