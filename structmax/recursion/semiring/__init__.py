@@ -32,7 +32,7 @@ class Semiring:
     An element is a number or, where `zero` and `one` are tuples, a tuple of as many numbers. The functions are
     written in torch and elementwise, so that they take numbers of any batch. Numba compiles the same functions:
     arithmetic, comparisons, tuples, and of torch `where`, `maximum`, `minimum`, `logaddexp`, `exp`, `expm1`, `log`,
-    `log1p`, `sqrt`, `abs`, `sigmoid` and `tanh`.
+    `log1p`, `sqrt`, `abs`, `sigmoid`, `tanh`, `add`, `sub`, `mul` and `div`.
 
     Args:
         plus: a ⊕ b, of two elements.
