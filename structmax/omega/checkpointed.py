@@ -12,11 +12,12 @@ class Checkpointed(Smooth):
     """The value and the point of another Ω of a recursion, which is computed in blocks of which one is held at a time.
 
     The V nodes of a recursion, in their order, are cut into about √V blocks. At each cut only the values that later
-    nodes use are kept; on the way back each block is computed a second time. A chain, or an alignment, uses the nodes
-    just before alone, and the numbers in memory go from one for each node and edge to about √V times as few. In a parse
-    everything is used to the end: nothing is gained there, and it is computed as one block. The answers are
-    the same, to the last bit on the CPU. The list of edges, which both need, stays in memory, and second derivatives
-    hold all.
+    nodes use are kept; on the way back each block is computed a second time. A chain or an alignment uses the nodes
+    just before alone: instead of numbers for each node and edge, those of about √V nodes and their edges are held. In a
+    parse everything is used to the end; nothing is gained there, and it is computed as one block. The answers are those
+    of the recursion without blocks, to the last bit by Numba. What both need stays in memory: the list of edges, scores
+    and gradient, and here an integer for each node. Second derivatives hold all numbers. A structure's own kernels,
+    such as those of `LinearChain`, are not used.
 
     Args:
         omega: `Entropy`, `LocalL2` or `LocalTsallis`.
@@ -25,7 +26,7 @@ class Checkpointed(Smooth):
         >>> import torch, structmax
         >>> x, entropy = torch.zeros(3, 3), structmax.omega.Entropy()
         >>> paths = structmax.MonotoneAlignment()
-        >>> structmax.smoothed(x, paths, structmax.omega.Checkpointed(entropy)).exp()
+        >>> structmax.smoothed(x, paths, structmax.omega.Checkpointed(entropy)).exp().round()
         tensor(13.)
 
     Reference: Chen, Xu, Zhang & Guestrin (2016), Training deep nets with sublinear memory cost.

@@ -32,7 +32,7 @@ class Semiring:
     An element is a number or, where `zero` and `one` are tuples, a tuple of as many numbers. The functions are
     written in torch and elementwise, so that they take numbers of any batch. Numba compiles the same functions:
     arithmetic, comparisons, tuples, and of torch `where`, `maximum`, `minimum`, `logaddexp`, `exp`, `expm1`, `log`,
-    `log1p`, `sqrt`, `abs`, `sigmoid` and `tanh`.
+    `log1p`, `sqrt`, `abs`, `sigmoid`, `tanh`, `add`, `sub`, `mul` and `div`.
 
     Args:
         plus: a ⊕ b, of two elements.
@@ -49,7 +49,7 @@ class Semiring:
         >>> best_product = Semiring(torch.maximum, torch.mul, zero=0.0, one=1.0)
         >>> probabilities = torch.tensor([[0.5, 0.9], [0.8, 0.5]])
         >>> structmax.semiring_value(probabilities, structmax.MonotoneAlignment(), best_product)
-        tensor(0.2250)
+        tensor(0.2500)
 
     Reference: Goodman (1999), Semiring parsing.
     """
