@@ -4,6 +4,8 @@ Column 0 and the diagonal are ignored: the root has no head, and no word is its 
 dimension, the last.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -136,6 +138,22 @@ def usable(size: int, lengths: Tensor) -> Tensor:
     node = torch.arange(size, device=lengths.device)
     inside = node <= lengths.unsqueeze(-1)
     return inside.unsqueeze(-1) & inside.unsqueeze(-2) & (node > 0) & (node.unsqueeze(-1) != node)
+
+
+def is_projective_tree(heads: Sequence[int], single_root: bool) -> bool:
+    """Whether the heads of words 1, 2, … make a projective tree, by definition."""
+
+    def governors(m: int) -> list[int]:
+        """m, its head, the head of that, and so on to the root; or as far as n steps lead in a circle."""
+        path = [m]
+        while path[-1] != 0 and len(path) <= len(heads):
+            path.append(heads[path[-1] - 1])
+        return path
+
+    arcs = [(h, m) for m, h in enumerate(heads, 1)]
+    is_tree = all(governors(m)[-1] == 0 for m in range(1, len(heads) + 1))
+    is_projective = all(h in governors(k) for h, m in arcs for k in range(min(h, m) + 1, max(h, m)))
+    return is_tree and is_projective and (not single_root or heads.count(0) == min(1, len(heads)))
 
 
 # --- edges of an undirected graph ----------------------------------------------------------------------------------

@@ -9,7 +9,14 @@ from torch import Tensor
 
 from structmax import check
 from structmax.contract import AbstractStructure, Scores
-from structmax.numerics.arcs import ArcConventions, check_arcs, decode_arcs, encode_arcs, usable
+from structmax.numerics.arcs import (
+    ArcConventions,
+    check_arcs,
+    decode_arcs,
+    encode_arcs,
+    is_projective_tree,
+    usable,
+)
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,7 @@ class ProjectiveTree(ArcConventions, AbstractStructure):
         (arc,) = self.tensors(scores)
         words = arc.shape[0] - 1
         n = words if self.lengths is None else int(self.lengths)
-        trees = (heads for heads in itertools.product(range(n + 1), repeat=n) if self._is_member(heads))
+        trees = (h for h in itertools.product(range(n + 1), repeat=n) if is_projective_tree(h, self.single_root))
         names = range(arc.shape[2] if self.labelled else 1)
         labelled = ((heads, labels) for heads in trees for labels in itertools.product(names, repeat=n))
         every = check.few("ProjectiveTree", labelled, arc.numel())
@@ -94,21 +101,6 @@ class ProjectiveTree(ArcConventions, AbstractStructure):
             for m, h in enumerate(heads, 1):
                 member[(h, m, labels[m - 1]) if self.labelled else (h, m)] = 1
         return members
-
-    def _is_member(self, heads: tuple[int, ...]) -> bool:
-        """By definition, for the heads of words 1, 2, …"""
-
-        def governors(m: int) -> list[int]:
-            """m, its head, the head of that, and so on to the root; or as far as n steps lead in a circle."""
-            path = [m]
-            while path[-1] != 0 and len(path) <= len(heads):
-                path.append(heads[path[-1] - 1])
-            return path
-
-        arcs = [(h, m) for m, h in enumerate(heads, 1)]
-        is_tree = all(governors(m)[-1] == 0 for m in range(1, len(heads) + 1))
-        is_projective = all(h in governors(k) for h, m in arcs for k in range(min(h, m) + 1, max(h, m)))
-        return is_tree and is_projective and (not self.single_root or heads.count(0) == min(1, len(heads)))
 
     def decode(self, parts: Scores) -> Any:
         """The head of each word, 0 for the root, −1 past the length: (…, N), word m at m − 1.
