@@ -164,12 +164,14 @@ def _supar_siblings() -> dict[str, Contender]:
     import importlib.util
     from types import ModuleType
 
-    if importlib.util.find_spec("supar") is None:
-        return {}
     for name in ("supar", "supar.utils"):
-        package = ModuleType(name)
-        package.__path__ = list(importlib.util.find_spec(name).submodule_search_locations)
-        sys.modules[name] = package
+        if name not in sys.modules:
+            found = importlib.util.find_spec(name)
+            if found is None or found.submodule_search_locations is None:
+                return {}
+            package = ModuleType(name)
+            package.__path__ = list(found.submodule_search_locations)
+            sys.modules[name] = package
     from supar.structs import Dependency2oCRF
 
     def build(arc: Tensor, sibling: Tensor) -> Any:

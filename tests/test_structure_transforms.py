@@ -29,6 +29,7 @@ STRUCTURES = {
     "semi-Markov": (structmax.SemiMarkov(LENGTHS), (3, 4, 2, 2), (2, 2)),
     "alignment": (structmax.MonotoneAlignment(LENGTHS), (3, 4, 3)),
     "projective tree": (structmax.ProjectiveTree(LENGTHS, single_root=True), (3, 5, 5)),
+    "second-order tree": (structmax.SecondOrderTree(LENGTHS, single_root=True), (3, 5, 5), (3, 5, 5, 5)),
     "binary tree": (structmax.BinaryTree(LENGTHS), (3, 4, 4)),
     "ctc": (structmax.CTC(torch.tensor([1, 2]), LENGTHS), (3, 4, 3)),
     "lattice": (structmax.Lattice(torch.tensor([[0, 1], [1, 2], [0, 2]]), 0, 2), (3, 3)),
