@@ -129,6 +129,63 @@ def projective_peers() -> dict[str, Contender]:
     return {"torch-struct": of_torch_struct(build)}
 
 
+def sibling_peers() -> dict[str, Contender]:
+    def log_partition(arc: Tensor, sibling: Tensor) -> Tensor:
+        """A common implementation: all spans of a width at once, batch last, with autograd behind it."""
+        nodes, batch = arc.shape[1], len(arc)
+        arc, sibling = arc.permute(1, 2, 0), sibling.permute(1, 2, 3, 0)
+        # [head, end], [head, dependent] and [sibling, dependent], each (nodes, nodes, B)
+        tree, link, gap = (arc.new_full((nodes, nodes, batch), -torch.inf) for _ in range(3))
+        tree.diagonal().zero_()
+        for width in range(1, nodes):
+            i = torch.arange(nodes - width)
+            j, step = i + width, torch.arange(width)
+            between = i[:, None] + step[1:]
+            # a head on the left, then on the right; the root has one dependent, and no head
+            for h, m, near in ((i, j, i + 1), (j, i, j - 1)):
+                later = link[h[:, None], between] + gap[between, m[:, None]] + sibling[h[:, None], between, m[:, None]]
+                later = later.masked_fill((h == 0)[:, None, None], -torch.inf)
+                first = tree[m, near].unsqueeze(1)
+                cells = torch.cat([first, later], 1).logsumexp(1) + arc[h, m]
+                link = link.index_put((h, m), cells.masked_fill((m == 0)[:, None], -torch.inf))
+            split = i[:, None] + step
+            met = (tree[i[:, None], split] + tree[j[:, None], split + 1]).logsumexp(1)
+            gap = gap.index_put((i, j), met).index_put((j, i), met)
+            right = (link[i[:, None], split + 1] + tree[split + 1, j[:, None]]).logsumexp(1)
+            left = (link[j[:, None], split] + tree[split, i[:, None]]).logsumexp(1)
+            tree = tree.index_put((i, j), right).index_put((j, i), left)
+        return tree[0, -1]
+
+    return {"torch": {"marginals": log_partition}} | _supar_siblings()
+
+
+def _supar_siblings() -> dict[str, Contender]:
+    """supar's class, where it is installed: without the parsers around it, which need more than torch."""
+    import importlib.util
+    from types import ModuleType
+
+    for name in ("supar", "supar.utils"):
+        if name not in sys.modules:
+            found = importlib.util.find_spec(name)
+            if found is None or found.submodule_search_locations is None:
+                return {}
+            package = ModuleType(name)
+            package.__path__ = list(found.submodule_search_locations)
+            sys.modules[name] = package
+    from supar.structs import Dependency2oCRF
+
+    def build(arc: Tensor, sibling: Tensor) -> Any:
+        # [dependent, head] and [dependent, head, sibling]
+        return Dependency2oCRF((arc.mT, sibling.movedim(3, 1)))
+
+    return {
+        "supar": {
+            "marginals": lambda *x: build(*x).log_partition,
+            "argmax": lambda *x: build(*x).argmax,
+        }
+    }
+
+
 def spanning_peers() -> dict[str, Contender]:
     import torch_struct
 
@@ -178,6 +235,7 @@ def nobody() -> dict[str, Contender]:
 
 CHAINS = ((32, 64, 20), (64, 128, 64), (8, 1024, 20))
 TREES = ((32, 20), (32, 40), (8, 100))
+SIBLINGS = ((32, 30), (32, 50))
 GRAPHS = (*TREES, (1, 1000))
 TABLES = ((64, 32, 32), (64, 128, 128), (1, 1000, 1000))
 GRIDS = ((32, 64, 64), (32, 256, 256), (8, 1024, 1024))
@@ -200,6 +258,16 @@ CASES = [
             projective_peers,
         )
         for b, n in TREES
+    ),
+    *(
+        Case(
+            "second-order tree",
+            (b, n),
+            structmax.SecondOrderTree(single_root=True),
+            normal((b, n + 1, n + 1), (b, n + 1, n + 1, n + 1)),
+            sibling_peers,
+        )
+        for b, n in SIBLINGS
     ),
     *(Case("binary tree", (b, n), structmax.BinaryTree(), normal((b, n, n)), binary_peers) for b, n in TREES),
     *(

@@ -108,6 +108,10 @@ def small_matching() -> Drawing:
 def _arcs(tokens: list[str], heads: list[int], structure: structmax.AbstractStructure, title: str) -> Drawing:
     scores = torch.zeros(len(tokens) + 1, len(tokens) + 1)
     scores[heads, range(1, len(tokens) + 1)] = 1.0
+    return _best_arcs(tokens, scores, structure, title)
+
+
+def _best_arcs(tokens: list[str], scores: Any, structure: structmax.AbstractStructure, title: str) -> Drawing:
     best = structure.decode(structmax.argmax(scores, structure)).tolist()
     arcs = [[head, modifier] for modifier, head in enumerate(best, 1)]
     return {"kind": "arcs", "title": title, "tokens": tokens, "arcs": {"tree": arcs}}
@@ -116,6 +120,14 @@ def _arcs(tokens: list[str], heads: list[int], structure: structmax.AbstractStru
 def projective_tree() -> Drawing:
     structure = structmax.ProjectiveTree(single_root=True)
     return _arcs(WORDS, [2, 3, 0, 5, 3], structure, "A dependency tree without crossing arcs")
+
+
+def second_order_tree() -> Drawing:
+    structure = structmax.SecondOrderTree(single_root=True)
+    arc, sibling, grandparent = torch.zeros(6, 6), torch.zeros(6, 6, 6), torch.zeros(6, 6, 6)
+    parts = structure.encode(torch.tensor([2, 3, 0, 3, 3]), (arc, sibling, grandparent))
+    title = "The dependency tree whose siblings and grandparents score best"
+    return _best_arcs(WORDS, (arc, parts.sibling, parts.grandparent), structure, title)
 
 
 def spanning_tree() -> Drawing:
@@ -228,6 +240,7 @@ MEMBERS: dict[str, Callable[[], Drawing]] = {
         monotone_alignment,
         pcfg,
         projective_tree,
+        second_order_tree,
         semi_markov,
         shift_reduce,
         simplex,

@@ -78,6 +78,7 @@ from structmax.structures.matching import Matching
 from structmax.structures.monotone_alignment import MonotoneAlignment
 from structmax.structures.pcfg import PCFG
 from structmax.structures.projective_tree import ProjectiveTree
+from structmax.structures.second_order_tree import SecondOrderTree
 from structmax.structures.semi_markov import SemiMarkov
 from structmax.structures.shift_reduce import ShiftReduce
 from structmax.structures.simplex import Simplex
@@ -116,6 +117,7 @@ __all__ = [
     "ProjectiveTree",
     "Refusal",
     "Relaxed",
+    "SecondOrderTree",
     "SemiMarkov",
     "ShiftReduce",
     "Simplex",

@@ -74,6 +74,28 @@ CASES = {
     "projective tree, labelled": Case(
         structmax.ProjectiveTree(torch.tensor([2, 1]), single_root=True, labelled=True), normal(2, 3, 3, 2)
     ),
+    "second-order tree, siblings": Case(
+        structmax.SecondOrderTree(torch.tensor([4, 2]), single_root=True), normals((2, 5, 5), (2, 5, 5, 5))
+    ),
+    "second-order tree, siblings and roots": Case(
+        structmax.SecondOrderTree(torch.tensor([[0], [3]]), single_root=False), normals((2, 1, 4, 4), (2, 1, 4, 4, 4))
+    ),
+    "second-order tree, grandparents": Case(
+        structmax.SecondOrderTree(torch.tensor([3, 1]), single_root=True),
+        normals((2, 4, 4), (2, 0, 0, 0), (2, 4, 4, 4)),
+    ),
+    "second-order tree, grandparents and roots": Case(
+        structmax.SecondOrderTree(single_root=False), normals((2, 4, 4), (2, 0, 0, 0), (2, 4, 4, 4))
+    ),
+    "second-order tree, both": Case(
+        structmax.SecondOrderTree(torch.tensor([4, 3]), single_root=True),
+        normals((2, 5, 5), (2, 5, 5, 5), (2, 5, 5, 5)),
+    ),
+    "second-order tree, both and roots": Case(
+        structmax.SecondOrderTree(torch.tensor([3, 2]), single_root=False),
+        normals((2, 4, 4), (2, 4, 4, 4), (2, 4, 4, 4)),
+    ),
+    "second-order tree of arcs alone": Case(structmax.SecondOrderTree(single_root=False), normals((2, 4, 4))),
     "spanning tree": Case(structmax.SpanningTree(torch.tensor([3, 1]), single_root=True), normal(2, 4, 4)),
     "spanning tree, roots": Case(structmax.SpanningTree(torch.tensor([0, 3, 2]), single_root=False), normal(3, 4, 4)),
     "spanning tree, full": Case(structmax.SpanningTree(single_root=True), normal(1, 5, 5)),

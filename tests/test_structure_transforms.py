@@ -30,6 +30,7 @@ STRUCTURES = {
     "alignment": (structmax.MonotoneAlignment(LENGTHS), (3, 4, 3)),
     "jump alignment": (structmax.JumpAlignment(LENGTHS), (3, 4, 5), (3, 1, 1)),
     "projective tree": (structmax.ProjectiveTree(LENGTHS, single_root=True), (3, 5, 5)),
+    "second-order tree": (structmax.SecondOrderTree(LENGTHS, single_root=True), (3, 5, 5), (3, 5, 5, 5)),
     "binary tree": (structmax.BinaryTree(LENGTHS), (3, 4, 4)),
     "bilexical tree": (structmax.BilexicalTree(LENGTHS), (3, 5, 5), (3, 4, 4), (3, 4, 4, 4)),
     "ctc": (structmax.CTC(torch.tensor([1, 2]), LENGTHS), (3, 4, 3)),

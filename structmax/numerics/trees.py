@@ -88,16 +88,11 @@ class AbstractTree(ArcConventions, AbstractStructure):
         return members
 
     def _is_tree(self, heads: tuple[int, ...]) -> bool:
-        """By definition, for the heads of words 1, 2, …; without directions, of nodes on their way to node 0."""
-        governors = [_governors(m, heads) for m in range(1, len(heads) + 1)]
-        return (
-            all(path[-1] == 0 for path in governors)
-            and (not self.single_root or heads.count(0) == min(1, len(heads)))
-            and self._is_member(heads, governors)
-        )
+        paths = to_the_root(heads)
+        return is_tree(heads, paths, bool(self.single_root)) and self._is_member(heads, paths)
 
     @abstractmethod
-    def _is_member(self, heads: tuple[int, ...], governors: list[list[int]]) -> bool:
+    def _is_member(self, heads: tuple[int, ...], paths: list[list[int]]) -> bool:
         """Whether a tree is one of these: the heads of words 1, 2, …, and the ways from them to the root."""
 
     def decode(self, parts: Scores) -> Any:
@@ -119,9 +114,31 @@ class AbstractTree(ArcConventions, AbstractStructure):
         return (encode_arcs if self.directed else encode_edges)(tree, self.labelled, labels, count, self.lengths)
 
 
-def _governors(m: int, heads: tuple[int, ...]) -> list[int]:
-    """m, its head, the head of that, and so on to the root; or as far as n steps lead in a circle."""
-    path = [m]
-    while path[-1] != 0 and len(path) <= len(heads):
-        path.append(heads[path[-1] - 1])
-    return path
+# --- trees by definition, from the heads of words 1, 2, …; without directions, of nodes on their way to node 0 ---------
+
+
+def to_the_root(heads: Sequence[int]) -> list[list[int]]:
+    """For each word: itself, its head, the head of that, and so on to the root; or n steps in a circle."""
+    paths = []
+    for m in range(1, len(heads) + 1):
+        path = [m]
+        while path[-1] != 0 and len(path) <= len(heads):
+            path.append(heads[path[-1] - 1])
+        paths.append(path)
+    return paths
+
+
+def is_tree(heads: Sequence[int], paths: list[list[int]], single_root: bool) -> bool:
+    """Whether all paths lead to the root, on which one word hangs if `single_root`."""
+    return all(path[-1] == 0 for path in paths) and (not single_root or heads.count(0) == min(1, len(heads)))
+
+
+def is_projective(heads: Sequence[int], paths: list[list[int]]) -> bool:
+    """Whether each head is on the paths of all words between itself and its dependent."""
+    arcs = [(h, m) for m, h in enumerate(heads, 1)]
+    return all(h in paths[k - 1] for h, m in arcs for k in range(min(h, m) + 1, max(h, m)))
+
+
+def is_projective_tree(heads: Sequence[int], single_root: bool) -> bool:
+    paths = to_the_root(heads)
+    return is_tree(heads, paths, single_root) and is_projective(heads, paths)

@@ -165,6 +165,14 @@ def bilexical_tree(rng: np.random.Generator, batch: Shape) -> Subject:
     return Subject(structure, ((*batch, n + 1, n + 1), (*batch, n, n), head))
 
 
+def second_order_tree(rng: np.random.Generator, batch: Shape) -> Subject:
+    words = int(rng.integers(1, 5))
+    pair = (*batch, words + 1, words + 1, words + 1)
+    siblings, grandparents = ([None, pair][rng.integers(2)] for _ in range(2))
+    structure = structmax.SecondOrderTree(lengths(rng, batch, words), single_root=bool(rng.random() < 0.5))
+    return Subject(structure, (pair[:-1], siblings, grandparents))
+
+
 def pcfg(rng: np.random.Generator, batch: Shape) -> Subject:
     n, k, t = [(1, 2, 2), (2, 2, 2), (3, 2, 2), (3, 1, 3), (4, 1, 2), (4, 2, 1), (2, 3, 1)][rng.integers(7)]
     s = k + t
@@ -232,6 +240,7 @@ MAKERS: dict[str, Callable[[np.random.Generator, Shape], Subject]] = {
     "SpanningTree": spanning_tree,
     "ProjectiveTree": projective_tree,
     "BilexicalTree": bilexical_tree,
+    "SecondOrderTree": second_order_tree,
     "PCFG": pcfg,
     "Lattice": lattice,
     "Hypergraph": hypergraph,

@@ -1,4 +1,4 @@
-"""Sums of products over two rows of float64, and their like, on whole vectors.
+"""Sums of products over two or three rows of float64, and their like, on whole vectors.
 
 Arrays are two-dimensional: of each there is a row and a first column. Up to a whole vector, what is past `count` is
 read too: there one of the rows should hold the zero.
@@ -24,6 +24,7 @@ from structmax.numerics.kernel_numba.llvm import (
     multiply_add,
     offset,
     splat,
+    store,
     sum_lanes,
 )
 
@@ -70,6 +71,27 @@ def _of_two_rows(semiring, across):
     return dot
 
 
+def _of_three_rows(semiring, times, across):
+    """The same with a third factor, c[h, z + k]."""
+
+    @intrinsic
+    def dot(typingctx, a, i, x, b, j, y, c, h, z, count):
+        def codegen(context, builder, signature, args):
+            *rows, count = args
+            starts = [_start(context, builder, signature.args[k], *rows[k : k + 3]) for k in (0, 3, 6)]
+
+            def step(accumulators, left, middle, right):
+                return [semiring.absorb(builder, times(builder, left, middle), right, accumulators[0])]
+
+            (total,) = _fold_rows(builder, starts, count, [semiring.zero], step)
+            return across(builder, total)
+
+        place = types.intp, types.intp
+        return types.float64(a, *place, b, *place, c, *place, types.intp), codegen
+
+    return dot
+
+
 def _largest_lane(builder, values):
     shape = ir.FunctionType(ir.DoubleType(), [_VECTOR])
     function = cgutils.get_or_insert_function(builder.module, shape, f"llvm.vector.reduce.fmax.v{LANES}f64")
@@ -81,6 +103,63 @@ def _largest_lane(builder, values):
 row_dot = _of_two_rows(SUMS, sum_lanes)
 # the largest a[i, x + k] + b[j, y + k]
 row_best = _of_two_rows(MAXIMA, _largest_lane)
+# Of (a, i, x, b, j, y, c, h, z, count): the same with a third factor, c[h, z + k]
+row_dot_three = _of_three_rows(SUMS, ir.IRBuilder.fmul, sum_lanes)
+row_best_three = _of_three_rows(MAXIMA, ir.IRBuilder.fadd, _largest_lane)
+
+
+def _emit_spread(builder, count, amount, a, to_a, b, to_b):
+    """to_a += amount(place) · b and to_b += amount(place) · a, at `count` cells; others stay as they are."""
+    lanes = ir.VectorType(ir.IntType(64), LANES)
+    within = ir.Constant(lanes, list(range(LANES)))
+    with cgutils.for_range(builder, blocks_in(builder, count, LANES)) as loop:
+        place = builder.mul(loop.index, constant(LANES))
+        used = builder.icmp_signed("<", within, splat(builder, lanes, builder.sub(count, place)))
+        x = builder.select(used, amount(place), fill(_VECTOR, 0.0))
+        for factor, out in ((b, to_a), (a, to_b)):
+            before = load(builder, out, place, _VECTOR)
+            after = multiply_add(builder, x, load(builder, factor, place, _VECTOR), before)
+            store(builder, builder.select(used, after, before), out, place)
+
+
+@intrinsic
+def row_spread(typingctx, amount, a, to_a, i, x, b, to_b, j, y, count):
+    """Adds amount · b[j, y + k] to to_a[i, x + k], and amount · a[i, x + k] to to_b[j, y + k], for k < count."""
+
+    def codegen(context, builder, signature, args):
+        amount, *rows, count = args
+        starts = _spread_starts(context, builder, signature, rows)
+        amounts = splat(builder, _VECTOR, amount)
+        _emit_spread(builder, count, lambda place: amounts, *starts)
+        return context.get_dummy_value()
+
+    place = types.intp, types.intp
+    return types.none(types.float64, a, to_a, *place, b, to_b, *place, types.intp), codegen
+
+
+@intrinsic
+def row_spread_three(typingctx, amount, a, to_a, i, x, b, to_b, j, y, c, h, z, count):
+    """`row_spread` with amount · c[h, z + k] for the amount."""
+
+    def codegen(context, builder, signature, args):
+        amount, *rows, c, h, z, count = args
+        starts = _spread_starts(context, builder, signature, rows)
+        factor = _start(context, builder, signature.args[9], c, h, z)
+        amounts = splat(builder, _VECTOR, amount)
+        _emit_spread(
+            builder, count, lambda place: builder.fmul(amounts, load(builder, factor, place, _VECTOR)), *starts
+        )
+        return context.get_dummy_value()
+
+    place = types.intp, types.intp
+    return types.none(types.float64, a, to_a, *place, b, to_b, *place, c, *place, types.intp), codegen
+
+
+def _spread_starts(context, builder, signature, rows):
+    """The addresses of a and to_a at [i, x], and of b and to_b at [j, y]; types follow that of the amount."""
+    a, to_a, i, x, b, to_b, j, y = rows
+    arrays = (1, a, i, x), (2, to_a, i, x), (5, b, j, y), (6, to_b, j, y)
+    return [_start(context, builder, signature.args[number], *cell) for number, *cell in arrays]
 
 
 def _emit_moments(context, builder, signature, args, term):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from structmax.contract import Scores
-from structmax.numerics.trees import AbstractTree
+from structmax.numerics.trees import AbstractTree, is_projective
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,5 @@ class ProjectiveTree(AbstractTree):
         words = self.tensors(scores)[0].shape[-2 - self.labelled] - 1
         return max(1, (3 if self.labelled else 2) * words)
 
-    def _is_member(self, heads: tuple[int, ...], governors: list[list[int]]) -> bool:
-        arcs = [(h, m) for m, h in enumerate(heads, 1)]
-        return all(h in governors[k - 1] for h, m in arcs for k in range(min(h, m) + 1, max(h, m)))
+    def _is_member(self, heads: tuple[int, ...], paths: list[list[int]]) -> bool:
+        return is_projective(heads, paths)

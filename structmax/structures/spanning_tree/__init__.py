@@ -56,5 +56,5 @@ class SpanningTree(AbstractTree):
         words = self.tensors(scores)[0].shape[-2 - self.labelled] - 1
         return (1 + self.labelled) * words + 1
 
-    def _is_member(self, heads: tuple[int, ...], governors: list[list[int]]) -> bool:
+    def _is_member(self, heads: tuple[int, ...], paths: list[list[int]]) -> bool:
         return True
