@@ -23,6 +23,7 @@ from structmax.estimators.perturbed import perturbed_value
 from structmax.estimators.surrogate import surrogate
 from structmax.factor_graph import FactorGraph
 from structmax.factor_graph.beliefs import Beliefs, belief_propagation
+from structmax.factor_graph.beliefs.mean_field import mean_field
 from structmax.loading import loading_seconds
 from structmax.losses import (
     crf_loss,
@@ -153,6 +154,7 @@ __all__ = [
     "margin_sparsemap_loss",
     "marginals",
     "max_marginals",
+    "mean_field",
     "nn",
     "noise",
     "normmax",

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from structmax.contract import AbstractStructure
 from structmax.factor_graph.beliefs import merging
-from structmax.factor_graph.beliefs.odds import CERTAIN, LIMIT, certain, from_weights, weights
+from structmax.factor_graph.beliefs.odds import CERTAIN, LIMIT, certain, from_weights, together, weights
 from structmax.factor_graph.layout import KINDS, Layout, Outside
 from structmax.omega.smooth import Conditioned, Smooth
 from structmax.problem import Problem
@@ -44,6 +44,16 @@ class Reply(NamedTuple):
     own: Tensor
 
 
+class Answer(NamedTuple):
+    """Of F factors with k literals and j own parts, asked for what is inside them alone; all is differentiable."""
+
+    # marginals of literals (B, F, k)
+    marginals: Tensor
+    # log Z (B, F), and marginals of own parts (B, F, j), as in a reply
+    log_partition: Tensor
+    own: Tensor
+
+
 class Asked(NamedTuple):
     """A structure for a batch, and which of its literals can be on at all (B, k)."""
 
@@ -55,8 +65,8 @@ class AbstractGroup(ABC):
     """Equal factors: their numbers among all factors (F,), copies (F, k) and own scores (F, j)."""
 
     def __init__(self, layout: Layout, numbers: Sequence[int], own: np.ndarray, device: torch.device) -> None:
-        start = layout.arrays.start
-        copies = np.stack([np.arange(start[f], start[f + 1]) for f in numbers])
+        start, first = layout.arrays.start, numbers[0]
+        copies = start[np.array(numbers)][:, None] + np.arange(start[first + 1] - start[first])
         self.numbers, self.copies, self.own = (
             torch.as_tensor(index, device=device) for index in (np.array(numbers), copies, own)
         )
@@ -65,12 +75,24 @@ class AbstractGroup(ABC):
     def reply(self, odds: Tensor, scores: Tensor, former: Tensor, asked: Asked | None) -> Reply:
         """To log-odds (B, F, k) of literals, with own scores (B, F, j), after former messages (B, F, k)."""
 
+    @abstractmethod
+    def answer(self, odds: Tensor, scores: Tensor, asked: Asked | None) -> Answer:
+        """Marginals where log-odds (B, F, k) of literals, of which none is certainly on, are all that is known."""
+
     def asked(self, structures: Sequence[AbstractStructure], like: Tensor) -> Asked | None:
         """The structure among the factors that this is, for a batch of the size of `like`."""
         return None
 
 
-class Merging(AbstractGroup):
+class AbstractExact(AbstractGroup):
+    """Factors whose messages are not rounded as marginals are, so that marginals follow from them."""
+
+    def answer(self, odds: Tensor, scores: Tensor, asked: Asked | None) -> Answer:
+        reply = self.reply(odds, scores, torch.zeros_like(odds), asked)
+        return Answer(torch.sigmoid(together(odds, reply.messages)), reply.log_partition, reply.own)
+
+
+class Merging(AbstractExact):
     """Sums of literals between bounds, and "the last is on where any other is"."""
 
     def __init__(self, layout: Layout, numbers: Sequence[int], rule: merging.Rule, device: torch.device) -> None:
@@ -82,7 +104,7 @@ class Merging(AbstractGroup):
         return Reply(from_weights(rest_on, rest_off), log_partition, scores)
 
 
-class Pairs(AbstractGroup):
+class Pairs(AbstractExact):
     """Two literals, and a score where both are on."""
 
     def reply(self, odds: Tensor, scores: Tensor, former: Tensor, asked: Asked | None) -> Reply:
@@ -94,7 +116,7 @@ class Pairs(AbstractGroup):
         return Reply(from_weights(rest, torch.zeros_like(rest)), log_partition, own)
 
 
-class TableGroup(AbstractGroup):
+class TableGroup(AbstractExact):
     """One state of each of some groups of literals, and a score for each joint choice."""
 
     def __init__(
@@ -161,6 +183,17 @@ class StructureGroup(AbstractGroup):
             return Asked(structure, torch.ones(rows, self.copies.shape[1], dtype=torch.bool, device=like.device))
         flat = [e.expand(t.shape).reshape(rows, -1) for e, t in zip(exists, every, strict=True)]
         return Asked(structure, torch.cat(flat, 1)[:, self.from_parts[: self.copies.shape[1]]])
+
+    def answer(self, odds: Tensor, scores: Tensor, asked: Asked | None) -> Answer:
+        assert asked is not None
+        given = torch.cat([odds, scores], -1).squeeze(1)
+        tensors = self._tensors(given.masked_fill(given < -LIMIT, -math.inf))
+        problem = Problem.of(asked.structure.parts(tensors), asked.structure)
+        log_partition = ENTROPY.value(problem).unsqueeze(1)
+        found = torch.cat([t.flatten(1) for t in ENTROPY.point(problem)], 1)[:, None, self.from_parts]
+        marginals, own = found.split([odds.shape[-1], scores.shape[-1]], -1)
+        whole = torch.where(log_partition.isneginf(), -CERTAIN, log_partition) + weights(odds)[1].sum(-1)
+        return Answer(marginals, whole, own)
 
     def reply(self, odds: Tensor, scores: Tensor, former: Tensor, asked: Asked | None) -> Reply:
         assert asked is not None
