@@ -62,11 +62,16 @@ class MeanField(AbstractWay):
         )
 
 
-# The decorator loads the compiler when what it decorates is called.
-@torch._disable_dynamo
 def _unrolled(way: MeanField, problem: Problem) -> Tensors:
     """Outputs whose derivatives are those of the sweeps themselves."""
     return way.search(problem, problem.scores).outputs(problem, way.effort, problem.scores[0].dtype)
+
+
+# The decorator loads the compiler when what it decorates is called.
+@torch._disable_dynamo
+def _uncompiled(way: MeanField, problem: Problem) -> Tensors:
+    """torch.compile breaks the graph here, as it does where the number of sweeps is not given."""
+    return _unrolled(way, problem)
 
 
 def mean_field(
@@ -128,4 +133,6 @@ def mean_field(
     way = MeanField(Effort.of("mean_field", max_iter, tol, damping), parallel)
     problem = posed(scores, graph)
     require_blocks(graph.layout)
-    return named(problem, _unrolled(way, problem)) if tol == 0 else beliefs(way, problem)
+    if tol > 0:
+        return beliefs(way, problem)
+    return named(problem, (_uncompiled if torch.compiler.is_compiling() else _unrolled)(way, problem))
