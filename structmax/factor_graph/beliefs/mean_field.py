@@ -123,7 +123,7 @@ def mean_field(
         >>> graph = structmax.FactorGraph(structmax.factors.Pair(word[0], word[1], score=bond))
         >>> found = structmax.mean_field({"word": torch.zeros(2), "bond": torch.tensor(1.0)}, graph)
         >>> found.marginals["word"], found.log_partition, torch.tensor(3 + torch.e).log()
-        (tensor([0.6590, 0.6590]), tensor(1.7173), tensor(1.7437))
+        (tensor([0.6590, 0.6590]), tensor(1.7177), tensor(1.7437))
 
     Reference: Wainwright & Jordan 2008, Graphical models, exponential families, and variational inference; Saul & Jordan
     1995, Exploiting tractable substructures in intractable networks; Wang & Tu 2020, Second-order neural dependency
