@@ -9,7 +9,7 @@ with d = 0 inside a block in which at most one literal is on, where the product 
 
     η_x = θ_x + Σ φ (a + d y)
 
-and q of its block is that of the block alone with these scores. Derivation: README.md in this folder's parent.
+and q of its block is that of the block alone with these scores. Derivation: README.md of factor_graph.
 """
 
 from __future__ import annotations
