@@ -98,7 +98,9 @@ SUBJECTS = {
     "beliefs with a cycle": Subject(of_beliefs(LOGIC), (4,)),
     "beliefs with a mask": Subject(of_beliefs(LOGIC, torch.tensor([True, True, True, False])), (4,), padding=((3,),)),
     "mean field": Subject(of_mean_field(PAIR), (4,)),
-    "mean field with a mask": Subject(of_mean_field(PAIR, torch.tensor([True, True, False, True])), (4,), padding=((2,),)),
+    "mean field with a mask": Subject(
+        of_mean_field(PAIR, torch.tensor([True, True, False, True])), (4,), padding=((2,),)
+    ),
     "distribution over one of n": Subject(of_distribution(structmax.Simplex()), (4,), 2),
     "distribution over trees": Subject(
         of_distribution(structmax.SpanningTree(torch.tensor(2), single_root=True)),

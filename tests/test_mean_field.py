@@ -1,6 +1,5 @@
 """Mean field: its bound against enumeration, its conditions at the fixed point, and its derivatives."""
 
-import itertools
 import math
 import warnings
 
@@ -14,7 +13,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import structmax
 from structmax import Beliefs, FactorGraph, mean_field
-from structmax.factors import AtMostOne, Budget, Factor, Pair, Variables, Xor
+from structmax.factors import AtMostOne, Factor, Pair, Variables, Xor
 
 WHOLE = tuple(kind for kind in STRUCTURES if "matching" not in kind)
 KINDS = (*LOGIC, *TABLES, *WHOLE)
@@ -181,10 +180,10 @@ def asked(graph: FactorGraph, **options):
 
 
 EFFORTS = {
-    "fixed point": dict(tol=1e-13),
-    "fixed point at once": dict(tol=1e-13, parallel=True, damping=0.3),
-    "sweeps": dict(tol=0, max_iter=2),
-    "sweeps at once": dict(tol=0, max_iter=3, parallel=True),
+    "fixed point": {"tol": 1e-13},
+    "fixed point at once": {"tol": 1e-13, "parallel": True, "damping": 0.3},
+    "sweeps": {"tol": 0, "max_iter": 2},
+    "sweeps at once": {"tol": 0, "max_iter": 3, "parallel": True},
 }
 
 
@@ -378,7 +377,7 @@ def test_transforms():
     words = Words(negated=True)
     scores = words.scores(0.5, 3)
     names = words.graph.names
-    for options in (dict(), dict(tol=0, max_iter=2)):
+    for options in ({}, {"tol": 0, "max_iter": 2}):
         ask = asked(words.graph, **options)
         want = ask(*(scores[name] for name in names))
         for got, wanted in zip(torch.func.vmap(ask)(*(scores[name] for name in names)), want, strict=True):
@@ -395,7 +394,7 @@ def test_refusals():
         mean_field(scores, crossing)
     with pytest.raises(TypeError, match="`graph` should be a FactorGraph"):
         mean_field(scores, structmax.LinearChain())  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="`tol` should be ≥ 0, but is -1.0. Try tol=0"):
+    with pytest.raises(ValueError, match=r"`tol` should be ≥ 0, but is -1\.0\. Try tol=0"):
         mean_field(scores, FactorGraph(Xor(x)), tol=-1.0)
     with pytest.raises(ValueError, match="`damping` should be"):
         mean_field(scores, FactorGraph(Xor(x)), damping=1.0)

@@ -13,18 +13,18 @@ from structmax.factor_graph.layout import KINDS
 from structmax.factors import second_order_arcs, second_order_spans
 
 SPANNING, PROJECTIVE = structmax.SpanningTree(single_root=True), structmax.ProjectiveTree(single_root=False)
-EVERY = dict(siblings=True, coparents=True, grandparents=True, several_heads=True)
+EVERY = {"siblings": True, "coparents": True, "grandparents": True, "several_heads": True}
 ARCS = {
-    "one head": dict(grandparents=True),
-    "no order": dict(siblings=False),
+    "one head": {"grandparents": True},
+    "no order": {"siblings": False},
     "several heads": EVERY,
-    "spanning tree": dict(grandparents=True, tree=SPANNING),
-    "projective tree": dict(tree=PROJECTIVE),
+    "spanning tree": {"grandparents": True, "tree": SPANNING},
+    "projective tree": {"tree": PROJECTIVE},
 }
 SPANS = {
-    "spans": dict(),
-    "both boundaries": dict(ends=True),
-    "brackets": dict(starts=False, ends=True, tree=structmax.BinaryTree()),
+    "spans": {},
+    "both boundaries": {"ends": True},
+    "brackets": {"starts": False, "ends": True, "tree": structmax.BinaryTree()},
 }
 
 
@@ -62,7 +62,8 @@ def test_members(name, count):
     arc = graph.enumerate(scores_of(graph))["arc"]
     assert len(arc) == count
     assert (arc.sum(1)[:, 1:] == 1).all()
-    assert len(second_order_spans(3, tree=structmax.BinaryTree()).enumerate(scores_of(second_order_spans(3)))["span"]) == 2
+    spans = second_order_spans(3, tree=structmax.BinaryTree())
+    assert len(spans.enumerate(scores_of(spans))["span"]) == 2
 
 
 GRAPHS = [*((second_order_arcs, name, options) for name, options in ARCS.items())]
@@ -76,7 +77,7 @@ def test_lengths(make, options):
     graph, short = make(4, lengths=lengths, **options), make(2, **options)
     scores = scores_of(graph, 2, scale=0.5)
     extra = scores[graph.names[0]].shape[-1] - 4
-    for name, tensor in scores.items():
+    for tensor in scores.values():
         for dim in range(1, tensor.dim()):
             tensor.movedim(dim, 0)[2 + extra :, 1] = math.nan
     cut = {name: t[(1, *(slice(2 + extra),) * (t.dim() - 1))] for name, t in scores.items()}
@@ -150,7 +151,7 @@ def test_refusals():
         second_order_arcs(3, coparents=True)
     with pytest.raises(ValueError, match="`tree` should not go with several_heads=True"):
         second_order_arcs(3, tree=SPANNING, several_heads=True)
-    with pytest.raises(ValueError, match="`tree` should have no lengths of its own. Try lengths="):
+    with pytest.raises(ValueError, match=r"`tree` should have no lengths of its own\. Try lengths="):
         second_order_arcs(3, tree=structmax.SpanningTree(torch.tensor([2]), single_root=True))
     with pytest.raises(TypeError, match="`tree` should be a structure such as"):
         second_order_spans(3, tree=structmax.BinaryTree)  # type: ignore[arg-type]

@@ -206,7 +206,8 @@ def lay_out(items: Iterable[AbstractFactor | Variables]) -> Layout:
             others = [one for one in factor.over if one.of.free]
             shapes, kinds = tuple(one.shape for one in factor.over), tuple(one.of.free for one in factor.over)
             each, signs = tuple(_flat([one], starts) for one in factor.over), tuple(o.negated for o in factor.over)
-            outside.append(Outside(factor, sum(row.count for row in rows), shapes, kinds, _flat(others, starts), each, signs))
+            number = sum(row.factors for row in rows)
+            outside.append(Outside(factor, number, shapes, kinds, _flat(others, starts), each, signs))
             rows.append(_row(Clause("structure", own), starts))
     arrays = _arrays(rows, sum(v.size for v in bound.values()))
     return Layout(bound, free, arrays, _tables(rows), tuple(outside))
@@ -240,7 +241,7 @@ class Row(NamedTuple):
     """A factor, or several pairs: entries in the arrays."""
 
     # how many factors, of as many literals each
-    count: int
+    factors: int
     variable: np.ndarray
     sign: np.ndarray
     weight: np.ndarray
@@ -278,7 +279,7 @@ def _arrays(rows: list[Row], count: int) -> Arrays:
         np.concatenate([np.zeros(0, dtype), *(getattr(row, name) for row in rows)])
         for name, dtype in (("variable", np.int64), ("sign", np.float64), ("weight", np.float64))
     )
-    repeats = np.array([row.count for row in rows], np.int64)
+    repeats = np.array([row.factors for row in rows], np.int64)
 
     def of_factors(values: Sequence[float], dtype: type) -> np.ndarray:
         """One value for each factor, from one for each row."""
@@ -294,7 +295,7 @@ def _arrays(rows: list[Row], count: int) -> Arrays:
         variable,
         sign,
         weight,
-        start=np.cumsum([0, *of_factors([len(row.variable) // row.count for row in rows], np.int64)], dtype=np.int64),
+        start=np.cumsum([0, *of_factors([len(row.variable) // row.factors for row in rows], np.int64)], dtype=np.int64),
         spanned=np.where(table | structure, spanned, -1).astype(np.int64),
         degree=np.bincount(variable, minlength=count).astype(np.int64),
         kind=kind,
@@ -305,7 +306,7 @@ def _arrays(rows: list[Row], count: int) -> Arrays:
 
 
 def _tables(rows: list[Row]) -> Tables:
-    before = itertools.accumulate((row.count for row in rows), initial=0)
+    before = itertools.accumulate((row.factors for row in rows), initial=0)
     tables = [(f, row) for f, row in zip(before, rows, strict=False) if row.kind == KINDS["table"]]
     most = max((len(row.sizes) for _, row in tables), default=0)
     states = [np.zeros((0, most), np.int32)]

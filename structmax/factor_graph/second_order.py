@@ -174,9 +174,9 @@ def _of_arcs(
     a, b, c = torch.unbind(torch.cartesian_prod(*(torch.arange(W),) * 3), -1)
     # which entries [a, b, c] of the scores stand for two arcs, and which arcs
     pairs = {
-        "sibling": ((0 < b) & (b < c) & (a != b) & (a != c), (a, b), (a, c)),
-        "coparent": ((a < b) & (0 < c) & (a != c) & (b != c), (a, c), (b, c)),
-        "grandparent": ((0 < b) & (0 < c) & (a != b) & (b != c) & (a != c), (a, b), (b, c)),
+        "sibling": ((b > 0) & (b < c) & (a != b) & (a != c), (a, b), (a, c)),
+        "coparent": ((a < b) & (c > 0) & (a != c) & (b != c), (a, c), (b, c)),
+        "grandparent": ((b > 0) & (c > 0) & (a != b) & (b != c) & (a != c), (a, b), (b, c)),
     }
     for name in names:
         chosen, first, second = pairs[name]

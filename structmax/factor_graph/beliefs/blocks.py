@@ -1,7 +1,7 @@
 """Mean field on a factor graph: blocks of variables, the fields they feel, and the bound on log Z.
 
-A block is a factor with its variables, or a variable in no factor; `Pair`s couple blocks. The mean of a pair of literals
-is a polynomial of the marginals x and y of its variables,
+A block is a factor with its variables, or a variable in no factor; `Pair`s couple blocks. The mean of a pair of
+literals is a polynomial of the marginals x and y of its variables,
 
     c + a x + b y + d x y
 
@@ -160,8 +160,8 @@ class Blocks:
     def bound(self, theta: Tensor, phi: Tensor, eta: Tensor, inside: Inside) -> Tensor:
         """The mean of the scores plus the entropy of q: (B,).
 
-        The entropy of a block is log Z at η less ⟨η, μ⟩, and so for a variable by itself; what a factor adds is its log Z
-        against variables that are by themselves.
+        The entropy of a block is log Z at η less ⟨η, μ⟩, and so for a variable by itself; what a factor adds is its log
+        Z against variables that are by themselves.
         """
         mu, barred = inside.marginals, theta < -LIMIT
         theta, eta = theta.masked_fill(barred, 0.0), eta.masked_fill(barred, -LEAST)
@@ -180,8 +180,8 @@ def require_blocks(layout: Layout) -> None:
         for variables in layout.bound.values():
             if first < variables.size:
                 raise ValueError(
-                    f"mean_field should have each variable in one factor besides `Pair`s, since it sums over one factor "
-                    f"at a time, but entry {entry(first, variables.shape)} of `{variables.name}` is in "
+                    f"mean_field should have each variable in one factor besides `Pair`s, since it sums over one "
+                    f"factor at a time, but entry {entry(first, variables.shape)} of `{variables.name}` is in "
                     f"{int(count.max())}. Try `belief_propagation`."
                 )
             first -= variables.size
@@ -201,7 +201,8 @@ def _couplings(arrays: Arrays, block: np.ndarray) -> Couplings:
     off = (1 - sign) / 2
     constant, linear, product = off.prod(1), sign * off[:, ::-1], sign.prod(1)
     # In a block whose literals l = o + r x are on one at a time, l l' = 0, so x x' = o o' (1 + r + r') + o' x + o x'.
-    single = (arrays.kind == KINDS["sum"]) & (arrays.most < 2) & (np.minimum.reduceat(arrays.weight, arrays.start[:-1]) == 1)
+    lightest = np.minimum.reduceat(arrays.weight, arrays.start[:-1])
+    single = (arrays.kind == KINDS["sum"]) & (arrays.most < 2) & (lightest == 1)
     first, second = block[variables].T
     exclusive = (first == second) & np.append(single, np.zeros(len(arrays.degree), bool))[first]
     r = np.ones(len(arrays.degree))
@@ -265,5 +266,5 @@ def _colour(
             if len(chosen):
                 places = place[over[chosen]]
                 factors.append((number, torch.as_tensor(chosen, device=device), torch.as_tensor(places, device=device)))
-    tensors = (torch.as_tensor(array, device=device) for array in (variables, *numbers))
-    return Colour(*tensors, tuple(factors))
+    tensors = [torch.as_tensor(array, device=device) for array in (variables, *numbers)]
+    return Colour._make([*tensors, tuple(factors)])

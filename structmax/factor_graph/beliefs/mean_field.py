@@ -57,9 +57,7 @@ class MeanField(AbstractWay):
         inside = blocks.inside(blocks.plan.whole, blocks.felt(blocks.plan.whole, theta, phi, mu), phi)
         possible = ~inside.impossible.unsqueeze(-1)
         own = blocks.own(inside, inside.marginals)
-        return blocks.sweep.layout.split(
-            torch.where(possible, inside.marginals, 0.0), torch.where(possible, own, 0.0)
-        )
+        return blocks.sweep.layout.split(torch.where(possible, inside.marginals, 0.0), torch.where(possible, own, 0.0))
 
 
 def _unrolled(way: MeanField, problem: Problem) -> Tensors:
@@ -125,9 +123,9 @@ def mean_field(
         >>> found.marginals["word"], found.log_partition, torch.tensor(3 + torch.e).log()
         (tensor([0.6590, 0.6590]), tensor(1.7177), tensor(1.7437))
 
-    Reference: Wainwright & Jordan 2008, Graphical models, exponential families, and variational inference; Saul & Jordan
-    1995, Exploiting tractable substructures in intractable networks; Wang & Tu 2020, Second-order neural dependency
-    parsing with message passing and end-to-end training.
+    Reference: Wainwright & Jordan 2008, Graphical models, exponential families, and variational inference; Saul &
+    Jordan 1995, Exploiting tractable substructures in intractable networks; Wang & Tu 2020, Second-order neural
+    dependency parsing with message passing and end-to-end training.
     """
     check.positive("tol", tol, or_zero=True, hint=" Try tol=0 for exactly `max_iter` sweeps.")
     way = MeanField(Effort.of("mean_field", max_iter, tol, damping), parallel)

@@ -232,9 +232,7 @@ class StructureGroup(AbstractGroup):
         count = odds.shape[-1]
         odds, scores = odds.squeeze(1), scores.squeeze(1)
         required = odds > LIMIT
-        given, problem, omega, constants = self._posed(
-            odds, scores, asked, required if bool(required.any()) else None
-        )
+        given, problem, omega, constants = self._posed(odds, scores, asked, required if bool(required.any()) else None)
         # not under autograd's eyes: log Z has a rule of its own
         log_partition = omega.value(problem.at(tuple(t.detach() for t in problem.scores)), *constants)
         parts = omega.point(problem, *constants)

@@ -1,4 +1,4 @@
-"""What all approximations of log Z share: a fixed point is searched for, and log Z and marginals are differentiated there.
+"""What all approximations of log Z share: the search for a fixed point, and the derivatives there.
 
 log Z is stationary in the fixed point, so its gradient is the marginals μ, and ∇μ = ∇² log Z is symmetric: its pullback
 is its pushforward. That is the derivative of a fixed point (fixed_point.py), and so is the next one.
