@@ -24,6 +24,7 @@ from structmax.estimators.surrogate import surrogate
 from structmax.factor_graph import FactorGraph
 from structmax.factor_graph.beliefs import Beliefs, belief_propagation
 from structmax.hidden_states import hidden_markov, hidden_semi_markov
+from structmax.factor_graph.beliefs.mean_field import mean_field
 from structmax.loading import loading_seconds
 from structmax.losses import (
     crf_loss,
@@ -165,6 +166,7 @@ __all__ = [
     "margin_sparsemap_loss",
     "marginals",
     "max_marginals",
+    "mean_field",
     "nn",
     "noise",
     "normmax",

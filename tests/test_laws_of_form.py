@@ -63,11 +63,24 @@ def of_beliefs(graph: structmax.FactorGraph, mask: Tensor | None = None) -> Call
     return ask
 
 
+def of_mean_field(graph: structmax.FactorGraph, mask: Tensor | None = None) -> Callable[[Tensor], tuple[Tensor, ...]]:
+    """Of a graph with one pair, whose score is 1."""
+
+    def ask(scores: Tensor) -> tuple[Tensor, ...]:
+        masked = graph if mask is None else graph.masked({"x": mask})
+        found = structmax.mean_field({"x": scores, "bond": scores.new_ones(scores.shape[:-1])}, masked)
+        return found.marginals["x"], found.log_partition
+
+    return ask
+
+
 SQUARE = structmax.factors.Variables("x", (3, 3))
 LINES = structmax.FactorGraph(*(structmax.factors.Xor(line) for i in range(3) for line in (SQUARE[i], SQUARE[:, i])))
 ROW = structmax.factors.Variables("x", (4,))
 LOGIC = structmax.FactorGraph(structmax.factors.Budget(ROW, at_most=2), structmax.factors.OrOut(ROW[0], ROW[1], ROW[2]))
 CHOICE = structmax.FactorGraph(structmax.factors.Xor(ROW[:3]), structmax.factors.Imply(ROW[1], ROW[3]))
+BOND = structmax.factors.Variables("bond", (), free=True)
+PAIR = structmax.FactorGraph(structmax.factors.Xor(ROW[:3]), structmax.factors.Pair(ROW[1], ROW[3], score=BOND))
 LAST = ((2, 0), (2, 1), (2, 2), (0, 2), (1, 2))
 SUBJECTS = {
     "sinkhorn": Subject(of_sinkhorn(structmax.Matching()), (3, 3)),
@@ -84,6 +97,10 @@ SUBJECTS = {
     "beliefs": Subject(of_beliefs(CHOICE), (4,)),
     "beliefs with a cycle": Subject(of_beliefs(LOGIC), (4,)),
     "beliefs with a mask": Subject(of_beliefs(LOGIC, torch.tensor([True, True, True, False])), (4,), padding=((3,),)),
+    "mean field": Subject(of_mean_field(PAIR), (4,)),
+    "mean field with a mask": Subject(
+        of_mean_field(PAIR, torch.tensor([True, True, False, True])), (4,), padding=((2,),)
+    ),
     "distribution over one of n": Subject(of_distribution(structmax.Simplex()), (4,), 2),
     "distribution over trees": Subject(
         of_distribution(structmax.SpanningTree(torch.tensor(2), single_root=True)),

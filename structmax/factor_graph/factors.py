@@ -19,7 +19,10 @@ from structmax.factor_graph.variables import Literals, Variables, entry, literal
 
 
 class Clause(NamedTuple):
-    """One constraint over a vector of literals. `kind` is "sum", "or_out", "pair", "table" or "structure"."""
+    """One constraint over a vector of literals. `kind` is "sum", "or_out", "pair", "table" or "structure".
+
+    A clause of pairs stands for one constraint for each entry of its two slices and its score.
+    """
 
     kind: str
     literals: tuple[Literals, ...]
@@ -113,14 +116,7 @@ class Pair(AbstractFactor):
         return *self.over, self.score
 
     def clauses(self) -> Iterator[Clause]:
-        pairs = [one.index.flatten() for one in (*self.over, self.score)]
-        for a, b, s in zip(*pairs, strict=True):
-            first, second = self.over
-            yield Clause(
-                "pair",
-                (Literals(first.of, a, first.negated), Literals(second.of, b, second.negated)),
-                score=Literals(self.score.of, s),
-            )
+        yield Clause("pair", self.over, score=self.score)
 
 
 class Factor(AbstractFactor):

@@ -206,7 +206,8 @@ def lay_out(items: Iterable[AbstractFactor | Variables]) -> Layout:
             others = [one for one in factor.over if one.of.free]
             shapes, kinds = tuple(one.shape for one in factor.over), tuple(one.of.free for one in factor.over)
             each, signs = tuple(_flat([one], starts) for one in factor.over), tuple(o.negated for o in factor.over)
-            outside.append(Outside(factor, len(rows), shapes, kinds, _flat(others, starts), each, signs))
+            number = sum(row.factors for row in rows)
+            outside.append(Outside(factor, number, shapes, kinds, _flat(others, starts), each, signs))
             rows.append(_row(Clause("structure", own), starts))
     arrays = _arrays(rows, sum(v.size for v in bound.values()))
     return Layout(bound, free, arrays, _tables(rows), tuple(outside))
@@ -237,8 +238,10 @@ def _require_owners(free: dict[str, Variables], used: Sequence[Literals]) -> Non
 
 
 class Row(NamedTuple):
-    """One factor: its entries in the arrays."""
+    """A factor, or several pairs: entries in the arrays."""
 
+    # how many factors, of as many literals each
+    factors: int
     variable: np.ndarray
     sign: np.ndarray
     weight: np.ndarray
@@ -253,12 +256,17 @@ class Row(NamedTuple):
 def _row(clause: Clause, starts: dict[str, int]) -> Row:
     variable = _flat(clause.literals, starts)
     sign = np.concatenate([np.full(one.index.numel(), -1.0 if one.negated else 1.0) for one in clause.literals])
+    count = 1
+    if clause.kind == "pair":
+        # one pair after the other
+        count = len(variable) // 2
+        variable, sign = (array.reshape(2, count).T.reshape(-1) for array in (variable, sign))
     weight = np.ones(len(variable)) if clause.weight is None else clause.weight.numpy()
     if clause.kind == "or_out":
         weight[-1] = -1.0
     own = _flat([] if clause.score is None else [clause.score], starts)
     sizes = tuple(one.index.numel() for one in clause.literals)
-    return Row(variable, sign, weight, KINDS[clause.kind], clause.least, clause.most, own, sizes)
+    return Row(count, variable, sign, weight, KINDS[clause.kind], clause.least, clause.most, own, sizes)
 
 
 def _flat(ones: Sequence[Literals], starts: dict[str, int]) -> np.ndarray:
@@ -268,39 +276,49 @@ def _flat(ones: Sequence[Literals], starts: dict[str, int]) -> np.ndarray:
 
 def _arrays(rows: list[Row], count: int) -> Arrays:
     variable, sign, weight = (
-        np.concatenate([np.zeros(0, dtype), *(row[i] for row in rows)])
-        for i, dtype in enumerate((np.int64, np.float64, np.float64))
+        np.concatenate([np.zeros(0, dtype), *(getattr(row, name) for row in rows)])
+        for name, dtype in (("variable", np.int64), ("sign", np.float64), ("weight", np.float64))
     )
-    kind = np.array([row.kind for row in rows], np.int64)
+    repeats = np.array([row.factors for row in rows], np.int64)
+
+    def of_factors(values: Sequence[float], dtype: type) -> np.ndarray:
+        """One value for each factor, from one for each row."""
+        return np.repeat(np.array(values, dtype), repeats)
+
+    kind = of_factors([row.kind for row in rows], np.int64)
+    pair = kind == KINDS["pair"]
+    part = np.full(len(kind), -1, np.int64)
+    part[pair] = np.concatenate([np.zeros(0, np.int64), *(row.own for row in rows if row.kind == KINDS["pair"])])
     table, structure = kind == KINDS["table"], kind == KINDS["structure"]
     spanned = np.where(table, np.cumsum(table), np.cumsum(structure) + table.sum()) - 1
     return Arrays(
         variable,
         sign,
         weight,
-        start=np.cumsum([0, *(len(row.variable) for row in rows)], dtype=np.int64),
+        start=np.cumsum([0, *of_factors([len(row.variable) // row.factors for row in rows], np.int64)], dtype=np.int64),
         spanned=np.where(table | structure, spanned, -1).astype(np.int64),
         degree=np.bincount(variable, minlength=count).astype(np.int64),
         kind=kind,
-        least=np.array([row.least for row in rows], np.float64),
-        most=np.array([row.most for row in rows], np.float64),
-        part=np.array([row.own[0] if row.kind == KINDS["pair"] else -1 for row in rows], np.int64),
+        least=of_factors([row.least for row in rows], np.float64),
+        most=of_factors([row.most for row in rows], np.float64),
+        part=part,
     )
 
 
 def _tables(rows: list[Row]) -> Tables:
-    number = [f for f, row in enumerate(rows) if row.kind == KINDS["table"]]
-    most = max((len(rows[f].sizes) for f in number), default=0)
+    before = itertools.accumulate((row.factors for row in rows), initial=0)
+    tables = [(f, row) for f, row in zip(before, rows, strict=False) if row.kind == KINDS["table"]]
+    most = max((len(row.sizes) for _, row in tables), default=0)
     states = [np.zeros((0, most), np.int32)]
-    for f in number:
-        sizes = rows[f].sizes
+    for _, row in tables:
+        sizes = row.sizes
         first = np.cumsum([0, *sizes[:-1]])
         choices = np.indices(sizes).reshape(len(sizes), -1).T + first
         states.append(np.pad(choices, ((0, 0), (0, most - len(sizes))), constant_values=-1).astype(np.int32))
     return Tables(
-        number=np.array(number, np.int64),
-        groups=np.array([len(rows[f].sizes) for f in number], np.int64),
-        begin=np.cumsum([0, *(len(rows[f].own) for f in number)], dtype=np.int64),
+        number=np.array([f for f, _ in tables], np.int64),
+        groups=np.array([len(row.sizes) for _, row in tables], np.int64),
+        begin=np.cumsum([0, *(len(row.own) for _, row in tables)], dtype=np.int64),
         states=np.concatenate(states),
-        own=np.concatenate([np.zeros(0, np.int64), *(rows[f].own for f in number)]),
+        own=np.concatenate([np.zeros(0, np.int64), *(row.own for _, row in tables)]),
     )

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from structmax import check
+
 Step = Callable[..., Tensor]
 
 
@@ -23,9 +25,18 @@ Step = Callable[..., Tensor]
 class Effort:
     """When to stop, and how much of the last step is kept in the next."""
 
+    # who asks, for warnings
+    name: str
     max_iter: int
     tol: float
     damping: float
+
+    @staticmethod
+    def of(name: str, max_iter: int, tol: float, damping: float) -> Effort:
+        check.whole("max_iter", max_iter, 1)
+        if not 0 <= damping < 1:
+            raise ValueError(f"`damping` should be at least 0 and less than 1, but is {damping}.")
+        return Effort(name, max_iter, float(tol), float(damping))
 
     def mixed(self, new: Tensor, old: Tensor) -> Tensor:
         return new if self.damping == 0 else torch.lerp(new, old, self.damping)
@@ -85,7 +96,7 @@ def _solved(effort: Effort, step: Step, cotangent: Tensor, state: Tensor, inputs
         if not bool(running.any()):
             return g
     warnings.warn(
-        f"belief_propagation: the gradients of {int(running.sum())} of {len(g)} instances have not converged; they "
+        f"{effort.name}: the gradients of {int(running.sum())} of {len(g)} instances have not converged; they "
         f"miss by up to {missed[running].max().item():.1e}. Try a larger `max_iter` or more `damping`.",
         stacklevel=2,
     )

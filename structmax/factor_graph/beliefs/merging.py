@@ -100,7 +100,7 @@ def _merged(a: np.ndarray, b: np.ndarray, rule: Rule, last: bool) -> tuple[np.nd
     """Labels of a node, and which label of the left, of the right and of the node go together: (pairs, 3)."""
     if len(a) * len(b) > MOST_PAIRS:
         raise Refusal(
-            f"belief_propagation of a sum should have at most {MOST_PAIRS} pairs of different partial sums, but has "
+            f"a factor over a sum should have at most {MOST_PAIRS} pairs of different partial sums, but has "
             f"{len(a) * len(b)}. Try costs rounded to few different values, or a Budget."
         )
     left, right = (index.ravel() for index in np.indices((len(a), len(b))))

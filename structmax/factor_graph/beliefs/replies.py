@@ -20,7 +20,7 @@ from torch import Tensor
 
 from structmax.contract import AbstractStructure
 from structmax.factor_graph.beliefs import merging
-from structmax.factor_graph.beliefs.odds import CERTAIN, LIMIT, certain, from_weights, weights
+from structmax.factor_graph.beliefs.odds import CERTAIN, LIMIT, certain, from_weights, together, weights
 from structmax.factor_graph.layout import KINDS, Layout, Outside
 from structmax.omega.smooth import Conditioned, Smooth
 from structmax.problem import Problem
@@ -44,6 +44,16 @@ class Reply(NamedTuple):
     own: Tensor
 
 
+class Answer(NamedTuple):
+    """Of F factors with k literals and j own parts, asked for what is inside them alone; all is differentiable."""
+
+    # marginals of literals (B, F, k)
+    marginals: Tensor
+    # log Z (B, F), and marginals of own parts (B, F, j), as in a reply
+    log_partition: Tensor
+    own: Tensor
+
+
 class Asked(NamedTuple):
     """A structure for a batch, and which of its literals can be on at all (B, k)."""
 
@@ -51,12 +61,21 @@ class Asked(NamedTuple):
     exists: Tensor
 
 
+class Posed(NamedTuple):
+    """A structure's scores (B, k + j), its problem, and the Ω that is asked, with constants."""
+
+    given: Tensor
+    problem: Problem
+    omega: Smooth
+    constants: tuple[Tensor, ...]
+
+
 class AbstractGroup(ABC):
     """Equal factors: their numbers among all factors (F,), copies (F, k) and own scores (F, j)."""
 
     def __init__(self, layout: Layout, numbers: Sequence[int], own: np.ndarray, device: torch.device) -> None:
-        start = layout.arrays.start
-        copies = np.stack([np.arange(start[f], start[f + 1]) for f in numbers])
+        start, first = layout.arrays.start, numbers[0]
+        copies = start[np.array(numbers)][:, None] + np.arange(start[first + 1] - start[first])
         self.numbers, self.copies, self.own = (
             torch.as_tensor(index, device=device) for index in (np.array(numbers), copies, own)
         )
@@ -65,16 +84,38 @@ class AbstractGroup(ABC):
     def reply(self, odds: Tensor, scores: Tensor, former: Tensor, asked: Asked | None) -> Reply:
         """To log-odds (B, F, k) of literals, with own scores (B, F, j), after former messages (B, F, k)."""
 
+    @abstractmethod
+    def answer(self, odds: Tensor, scores: Tensor, asked: Asked | None) -> Answer:
+        """Marginals where log-odds (B, F, k) of literals are all that is known."""
+
     def asked(self, structures: Sequence[AbstractStructure], like: Tensor) -> Asked | None:
         """The structure among the factors that this is, for a batch of the size of `like`."""
         return None
 
 
-class Merging(AbstractGroup):
+class AbstractExact(AbstractGroup):
+    """Factors whose messages are not rounded as marginals are, so that marginals follow from them."""
+
+    # whether exactly one literal is on, and none is negated, so that none is certainly on
+    one_is_on: bool = False
+
+    def answer(self, odds: Tensor, scores: Tensor, asked: Asked | None) -> Answer:
+        if self.one_is_on:
+            log_partition = torch.logsumexp(odds, -1) + weights(odds)[1].sum(-1)
+            return Answer(torch.softmax(odds, -1), log_partition, scores)
+        reply = self.reply(odds, scores, torch.zeros_like(odds), asked)
+        return Answer(torch.sigmoid(together(odds, reply.messages)), reply.log_partition, reply.own)
+
+
+class Merging(AbstractExact):
     """Sums of literals between bounds, and "the last is on where any other is"."""
 
     def __init__(self, layout: Layout, numbers: Sequence[int], rule: merging.Rule, device: torch.device) -> None:
         super().__init__(layout, numbers, np.zeros((len(numbers), 0), np.int64), device)
+        arrays, factors, copies = layout.arrays, np.array(numbers), self.copies.cpu().numpy()
+        bounds = np.stack([arrays.least[factors], arrays.most[factors]])
+        plain = (arrays.weight[copies] == 1) & (arrays.sign[copies] == 1)
+        self.one_is_on = bool((arrays.kind[factors] == KINDS["sum"]).all() and (bounds == 1).all() and plain.all())
         self.tree = merging.grown(rule).to(device)
 
     def reply(self, odds: Tensor, scores: Tensor, former: Tensor, asked: Asked | None) -> Reply:
@@ -82,7 +123,7 @@ class Merging(AbstractGroup):
         return Reply(from_weights(rest_on, rest_off), log_partition, scores)
 
 
-class Pairs(AbstractGroup):
+class Pairs(AbstractExact):
     """Two literals, and a score where both are on."""
 
     def reply(self, odds: Tensor, scores: Tensor, former: Tensor, asked: Asked | None) -> Reply:
@@ -94,7 +135,7 @@ class Pairs(AbstractGroup):
         return Reply(from_weights(rest, torch.zeros_like(rest)), log_partition, own)
 
 
-class TableGroup(AbstractGroup):
+class TableGroup(AbstractExact):
     """One state of each of some groups of literals, and a score for each joint choice."""
 
     def __init__(
@@ -141,6 +182,7 @@ class StructureGroup(AbstractGroup):
     def __init__(self, layout: Layout, outside: Outside, place: int, device: torch.device) -> None:
         super().__init__(layout, [outside.number], outside.scores[None], device)
         self.outside, self.place = outside, place
+        self.negated = any(outside.negated)
         sizes = [math.prod(shape) for shape in outside.shapes]
         free = np.repeat(outside.free, sizes)
         # from literals and then own parts to all parts in order, and back
@@ -162,27 +204,42 @@ class StructureGroup(AbstractGroup):
         flat = [e.expand(t.shape).reshape(rows, -1) for e, t in zip(exists, every, strict=True)]
         return Asked(structure, torch.cat(flat, 1)[:, self.from_parts[: self.copies.shape[1]]])
 
-    def reply(self, odds: Tensor, scores: Tensor, former: Tensor, asked: Asked | None) -> Reply:
-        assert asked is not None
-        structure, count = asked.structure, odds.shape[-1]
-        odds, scores = odds.squeeze(1), scores.squeeze(1)
-        required = odds > LIMIT
-        given = torch.cat([odds.masked_fill(required, 0.0), scores], -1)
+    def _posed(self, odds: Tensor, scores: Tensor, asked: Asked, required: Tensor | None) -> Posed:
+        """Of log-odds (B, k) and own scores (B, j), and which literals are required (B, k), if any."""
+        structure = asked.structure
+        given = torch.cat([odds if required is None else odds.masked_fill(required, 0.0), scores], -1)
         given = given.masked_fill(given < -LIMIT, -math.inf)
         problem = Problem.of(structure.parts(self._tensors(given)), structure)
-        omega: Smooth = ENTROPY
-        constants: tuple[Tensor, ...] = ()
-        if bool(required.any()):
-            omega = CONDITIONED
-            constants = self._tensors(torch.nn.functional.pad(required.to(odds.dtype), (0, scores.shape[-1])))
+        if required is None:
+            return Posed(given, problem, ENTROPY, ())
+        padded = torch.nn.functional.pad(required.to(odds.dtype), (0, scores.shape[-1]))
+        return Posed(given, problem, CONDITIONED, self._tensors(padded))
+
+    def answer(self, odds: Tensor, scores: Tensor, asked: Asked | None) -> Answer:
+        assert asked is not None
+        count = odds.shape[-1]
+        odds, scores = odds.squeeze(1), scores.squeeze(1)
+        # no variable is certainly on, and only those that are certainly off have such literals
+        required = odds > LIMIT if self.negated and bool((odds > LIMIT).any()) else None
+        posed = self._posed(odds, scores, asked, required)
+        parts = posed.omega.point(posed.problem, *posed.constants)
+        found = torch.cat([t.flatten(1) for t in parts], 1)[:, None, self.from_parts]
+        whole = _against_each(posed.omega.value(posed.problem, *posed.constants), odds)
+        return Answer(found[..., :count], whole.unsqueeze(1), found[..., count:])
+
+    def reply(self, odds: Tensor, scores: Tensor, former: Tensor, asked: Asked | None) -> Reply:
+        assert asked is not None
+        count = odds.shape[-1]
+        odds, scores = odds.squeeze(1), scores.squeeze(1)
+        required = odds > LIMIT
+        given, problem, omega, constants = self._posed(odds, scores, asked, required if bool(required.any()) else None)
         # not under autograd's eyes: log Z has a rule of its own
         log_partition = omega.value(problem.at(tuple(t.detach() for t in problem.scores)), *constants)
         parts = omega.point(problem, *constants)
         found = torch.cat([t.flatten(1) for t in parts], 1)[:, self.from_parts]
+        whole = _against_each(log_partition, odds)
         sure = certain(odds)
         soft = odds.masked_fill(sure, 0.0)
-        normaliser = weights(soft)[1].masked_fill(sure, 0.0).sum(-1)
-        whole = torch.where(log_partition.isneginf(), -CERTAIN, log_partition) + normaliser
         messages = _message(found[:, :count], soft, former.squeeze(1).detach())
         against = _against(found[:, :count], soft)
         sizes = given.detach().nan_to_num(neginf=0.0).abs()
@@ -191,6 +248,13 @@ class StructureGroup(AbstractGroup):
         messages = torch.where(proven, -CERTAIN * soft.sign(), messages)
         messages = messages.masked_fill(sure, 0.0).masked_fill(~asked.exists, -CERTAIN)
         return Reply(messages.unsqueeze(1), whole.unsqueeze(1), found[:, None, count:])
+
+
+def _against_each(log_partition: Tensor, odds: Tensor) -> Tensor:
+    """A structure's log Z (B,), where literals weigh σ(η) and σ(−η) in place of exp η and 1."""
+    sure = certain(odds)
+    normaliser = weights(odds.masked_fill(sure, 0.0))[1].masked_fill(sure, 0.0).sum(-1)
+    return torch.where(log_partition.isneginf(), -CERTAIN, log_partition) + normaliser
 
 
 def _against(marginals: Tensor, odds: Tensor) -> Tensor:
@@ -219,11 +283,11 @@ def groups(layout: Layout, device: torch.device) -> list[AbstractGroup]:
     """All factors of a graph, equal ones together."""
     arrays, tables = layout.arrays, layout.tables
     alike: dict[tuple[object, ...], list[int]] = {}
-    for f, kind in enumerate(arrays.kind):
+    for f in np.flatnonzero((arrays.kind == KINDS["sum"]) | (arrays.kind == KINDS["or_out"])).tolist():
         costs = tuple(arrays.weight[arrays.start[f] : arrays.start[f + 1]].tolist())
-        if kind == KINDS["sum"]:
+        if arrays.kind[f] == KINDS["sum"]:
             alike.setdefault(("sum", costs, float(arrays.least[f]), float(arrays.most[f])), []).append(f)
-        elif kind == KINDS["or_out"]:
+        else:
             alike.setdefault(("or_out", len(costs)), []).append(f)
     found: list[AbstractGroup] = []
     for (name, *rest), numbers in alike.items():

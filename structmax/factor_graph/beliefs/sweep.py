@@ -20,6 +20,7 @@ from structmax.factor_graph.beliefs.odds import CERTAIN, LIMIT, certain, from_sc
 from structmax.factor_graph.beliefs.replies import groups
 from structmax.factor_graph.existence import existing, speaking
 from structmax.factor_graph.layout import Layout
+from structmax.problem import Problem
 
 
 class Said(NamedTuple):
@@ -60,6 +61,11 @@ class Sweep:
         # where the copies and own scores of the groups, one after the other, belong
         self.copy_order = _inverse([g.copies for g in self.groups], len(arrays.variable), device)
         self.own_order = _inverse([g.own for g in self.groups], self.own.shape[1], device)
+
+    @staticmethod
+    def of(problem: Problem, like: Tensor) -> Sweep:
+        """That of a problem without its scores."""
+        return Sweep(Layout.of_number(problem.shared["layout"]), problem.fields, like)
 
     def scores(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
         """θ (B, n) and φ (B, m), −CERTAIN for what cannot be on, and which instances hold NaN or +inf (B,)."""
