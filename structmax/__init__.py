@@ -65,9 +65,11 @@ from structmax.questions.topk_sparsemap import TopKSparseMAP, topk_sparsemap
 from structmax.structures.binary_tree import BinaryTree
 from structmax.structures.bits import Bits
 from structmax.structures.ctc import CTC
+from structmax.structures.head_automaton import HeadAutomaton
 from structmax.structures.hypergraph import Hypergraph
 from structmax.structures.lattice import Lattice
 from structmax.structures.linear_chain import LinearChain
+from structmax.structures.linear_chain.budget import BudgetChain
 from structmax.structures.linear_chain.tags import TagConstraints, tag_constraints
 from structmax.structures.matching import Matching
 from structmax.structures.monotone_alignment import MonotoneAlignment
@@ -95,11 +97,13 @@ __all__ = [
     "Beliefs",
     "BinaryTree",
     "Bits",
+    "BudgetChain",
     "Diagnosis",
     "Distribution",
     "Drawn",
     "EntropicMatching",
     "FactorGraph",
+    "HeadAutomaton",
     "Hypergraph",
     "Lattice",
     "LinearChain",
