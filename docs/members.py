@@ -125,6 +125,15 @@ def spanning_tree() -> Drawing:
     return _arcs(tokens, [2, 4, 4, 0, 2, 5, 4], structure, "A dependency tree whose arcs may cross")
 
 
+def labelled_tree() -> Drawing:
+    heads, roles = torch.tensor([2, 3, 0, 5, 3]), ["det", "subject", "root", "det", "object"]
+    structure = structmax.LabelledTree(heads - 1)
+    best = structmax.argmax((torch.eye(5), torch.zeros(5, 5)), structure)
+    labels = [roles[label] for label in structure.decode(best).tolist()]
+    arcs = [[head, word, label] for word, (head, label) in enumerate(zip(heads.tolist(), labels, strict=True), 1)]
+    return {"kind": "arcs", "title": "A label for each word of a given tree", "tokens": WORDS, "arcs": {"tree": arcs}}
+
+
 def head_automaton() -> Drawing:
     tokens = ["gave", "the", "child", "a", "book", "yesterday"]
     arc, sibling = torch.tensor([-1.0, 2.0, -1.0, 2.0, 1.0]), torch.zeros(6, 6)
@@ -223,6 +232,7 @@ MEMBERS: dict[str, Callable[[], Drawing]] = {
         factor_graph,
         head_automaton,
         hypergraph,
+        labelled_tree,
         lattice,
         linear_chain,
         matching,

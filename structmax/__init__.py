@@ -67,6 +67,7 @@ from structmax.structures.bits import Bits
 from structmax.structures.ctc import CTC
 from structmax.structures.head_automaton import HeadAutomaton
 from structmax.structures.hypergraph import Hypergraph
+from structmax.structures.labelled_tree import LabelledTree
 from structmax.structures.lattice import Lattice
 from structmax.structures.linear_chain import LinearChain
 from structmax.structures.linear_chain.budget import BudgetChain
@@ -105,6 +106,7 @@ __all__ = [
     "FactorGraph",
     "HeadAutomaton",
     "Hypergraph",
+    "LabelledTree",
     "Lattice",
     "LinearChain",
     "Matching",

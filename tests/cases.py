@@ -110,6 +110,19 @@ CASES = {
         structmax.BudgetChain(at_most=2, label=0, lengths=torch.tensor([1, 2])), normals((2, 3, 1), (1, 1))
     ),
     "budget chain of none": Case(structmax.BudgetChain(0), normals((2, 3, 2), (2, 2))),
+    "labelled tree": Case(
+        structmax.LabelledTree(torch.tensor([[1, -1, 1, 0], [-1, 0, -1, 7], [9, 9, 9, 9]]), torch.tensor([4, 3, 0])),
+        normals((3, 4, 2), (3, 2, 2)),
+    ),
+    "labelled tree, a matrix for each node": Case(
+        structmax.LabelledTree(torch.tensor([2, 0, -1])), normals((2, 1, 3, 2), (2, 1, 3, 2, 2))
+    ),
+    "labelled tree, a star and one matrix for all": Case(
+        structmax.LabelledTree(torch.tensor([3, 3, 3, -1]), torch.tensor([4])), normals((1, 4, 2), (2, 2))
+    ),
+    "labelled tree of one label": Case(
+        structmax.LabelledTree(torch.tensor([[-1, -1], [-1, 0]]), torch.tensor([1, 2])), normals((2, 2, 1), (1, 1))
+    ),
     "semi-Markov": Case(structmax.SemiMarkov(torch.tensor([3, 1, 0])), normals((3, 3, 2, 2), (3, 2, 2))),
     "semi-Markov, one matrix for all": Case(structmax.SemiMarkov(), normals((2, 3, 3, 2), (2, 2))),
     "semi-Markov, a matrix for each position": Case(

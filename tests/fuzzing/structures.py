@@ -80,6 +80,17 @@ def head_automaton(rng: np.random.Generator, batch: Shape) -> Subject:
     return Subject(structmax.HeadAutomaton(lengths(rng, batch, n)), ((*batch, n), (*batch, n + 1, n + 1)))
 
 
+def labelled_tree(rng: np.random.Generator, batch: Shape) -> Subject:
+    c = int(rng.integers(1, 4))
+    n = int(rng.integers(1, {1: 6, 2: 7, 3: 5}[c] + 1))
+    given = lengths(rng, batch, n)
+    shape = batch if given is not None or rng.random() < 0.5 else ()
+    # below a node that comes before it, or a root
+    parents = torch.as_tensor(rng.integers(-1, np.maximum(np.arange(n), 0), (*shape, n)), dtype=torch.int64)
+    matrix = [(c, c), (*batch, c, c), (*batch, n, c, c)][rng.integers(3)]
+    return Subject(structmax.LabelledTree(parents, given), ((*batch, n, c), matrix))
+
+
 def semi_markov(rng: np.random.Generator, batch: Shape) -> Subject:
     c = int(rng.integers(1, 4))
     n = int(rng.integers(1, {1: 6, 2: 5, 3: 4}[c] + 1))
@@ -233,6 +244,7 @@ MAKERS: dict[str, Callable[[np.random.Generator, Shape], Subject]] = {
     "ShiftReduce": shift_reduce,
     "BudgetChain": budget_chain,
     "HeadAutomaton": head_automaton,
+    "LabelledTree": labelled_tree,
     "MonotoneAlignment": alignment,
     "Matching": matching,
     "SmallMatching": small_matching,
