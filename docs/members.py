@@ -46,6 +46,15 @@ def linear_chain() -> Drawing:
     return {"kind": "sequence", "title": "A label for each word", "tokens": WORDS, "tags": {"labels": tags}}
 
 
+def budget_chain() -> Drawing:
+    tokens = ["it", "rained", "very", "hard", "all", "day", "long"]
+    unary = torch.stack([torch.zeros(7), torch.tensor([1.0, 3.0, 0.0, 2.0, 1.0, 1.5, 0.0])], -1)
+    structure = structmax.BudgetChain(3)
+    labels = structure.decode(structmax.argmax((unary, torch.zeros(2, 2)), structure)).tolist()
+    tags = [("", "on")[label] for label in labels]
+    return {"kind": "sequence", "title": "Three of seven words are taken", "tokens": tokens, "tags": {"labels": tags}}
+
+
 def semi_markov() -> Drawing:
     labels = structmax.SemiMarkov().labels_per_position(
         structmax.SemiMarkov().encode(
@@ -134,6 +143,30 @@ def spanning_tree() -> Drawing:
     tokens = ["a", "hearing", "is", "held", "on", "it", "today"]
     structure = structmax.SpanningTree(single_root=True)
     return _arcs(tokens, [2, 4, 4, 0, 2, 5, 4], structure, "A dependency tree whose arcs may cross")
+
+
+def labelled_tree() -> Drawing:
+    heads, roles = torch.tensor([2, 3, 0, 5, 3]), ["det", "subject", "root", "det", "object"]
+    structure = structmax.LabelledTree(heads - 1)
+    best = structmax.argmax((torch.eye(5), torch.zeros(5, 5)), structure)
+    labels = [roles[label] for label in structure.decode(best).tolist()]
+    arcs = [[head, word, label] for word, (head, label) in enumerate(zip(heads.tolist(), labels, strict=True), 1)]
+    return {"kind": "arcs", "title": "A label for each word of a given tree", "tokens": WORDS, "arcs": {"tree": arcs}}
+
+
+def head_automaton() -> Drawing:
+    tokens = ["gave", "the", "child", "a", "book", "yesterday"]
+    arc, sibling = torch.tensor([-1.0, 2.0, -1.0, 2.0, 1.0]), torch.zeros(6, 6)
+    structure = structmax.HeadAutomaton()
+    path = structure.decode(structmax.argmax((arc, sibling), structure)).tolist()
+    # The head is the first word, and candidates are those after it.
+    arcs = [[1, candidate + 2] for candidate in path if 0 <= candidate < len(arc)]
+    return {
+        "kind": "arcs",
+        "title": "The dependents of gave on its right",
+        "tokens": tokens,
+        "arcs": {"automaton": arcs},
+    }
 
 
 def _tree(spans: Tensor, tokens: list[str], title: str) -> Drawing:
@@ -230,10 +263,13 @@ MEMBERS: dict[str, Callable[[], Drawing]] = {
         bilexical_tree,
         binary_tree,
         bits,
+        budget_chain,
         ctc,
         factor_graph,
+        head_automaton,
         hypergraph,
         jump_alignment,
+        labelled_tree,
         lattice,
         linear_chain,
         matching,

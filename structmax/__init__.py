@@ -70,10 +70,13 @@ from structmax.structures.bilexical_tree import BilexicalTree
 from structmax.structures.binary_tree import BinaryTree
 from structmax.structures.bits import Bits
 from structmax.structures.ctc import CTC
+from structmax.structures.head_automaton import HeadAutomaton
 from structmax.structures.hypergraph import Hypergraph
 from structmax.structures.jump_alignment import JumpAlignment
+from structmax.structures.labelled_tree import LabelledTree
 from structmax.structures.lattice import Lattice
 from structmax.structures.linear_chain import LinearChain
+from structmax.structures.linear_chain.budget import BudgetChain
 from structmax.structures.linear_chain.tags import TagConstraints, tag_constraints
 from structmax.structures.matching import Matching
 from structmax.structures.monotone_alignment import MonotoneAlignment
@@ -103,13 +106,16 @@ __all__ = [
     "BilexicalTree",
     "BinaryTree",
     "Bits",
+    "BudgetChain",
     "Diagnosis",
     "Distribution",
     "Drawn",
     "EntropicMatching",
     "FactorGraph",
+    "HeadAutomaton",
     "Hypergraph",
     "JumpAlignment",
+    "LabelledTree",
     "Lattice",
     "LinearChain",
     "Matching",

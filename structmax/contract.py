@@ -176,6 +176,8 @@ class AbstractStructure(ABC):
     regularised: ClassVar[tuple[str, ...] | None] = None
     # The names of those that it cannot count, because the structure's functions do not.
     free: ClassVar[tuple[str, ...]] = ()
+    # How much it counts each part, ½ Σ w μ², for each part tensor; None for 1. A relaxation may have others.
+    weights: ClassVar[tuple[Tensor, ...] | None] = None
     # The classes by `room`, as long as they live.
     registry: ClassVar[MutableMapping[str, "type[AbstractStructure]"]] = weakref.WeakValueDictionary()
 

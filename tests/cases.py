@@ -136,6 +136,31 @@ CASES = {
     ),
     "linear chain of one label": Case(structmax.LinearChain(torch.tensor([3, 1])), normals((2, 3, 1), (1, 1))),
     "linear chain of one position": Case(structmax.LinearChain(), normals((2, 1, 3), (2, 0, 3, 3))),
+    "budget chain": Case(structmax.BudgetChain(2, lengths=torch.tensor([4, 2, 3])), normals((3, 4, 2), (3, 2, 2))),
+    "budget chain of at most": Case(
+        structmax.BudgetChain(at_most=1, label=0, lengths=torch.tensor([[3], [0]])),
+        normals((2, 1, 3, 3), (2, 1, 2, 3, 3)),
+    ),
+    "budget chain with start and end": Case(
+        structmax.BudgetChain(1, keep=torch.tensor([True, False, True, True])), normals((2, 4, 2), (2, 2), (2,), (2, 2))
+    ),
+    "budget chain of one label": Case(
+        structmax.BudgetChain(at_most=2, label=0, lengths=torch.tensor([1, 2])), normals((2, 3, 1), (1, 1))
+    ),
+    "budget chain of none": Case(structmax.BudgetChain(0), normals((2, 3, 2), (2, 2))),
+    "labelled tree": Case(
+        structmax.LabelledTree(torch.tensor([[1, -1, 1, 0], [-1, 0, -1, 7], [9, 9, 9, 9]]), torch.tensor([4, 3, 0])),
+        normals((3, 4, 2), (3, 2, 2)),
+    ),
+    "labelled tree, a matrix for each node": Case(
+        structmax.LabelledTree(torch.tensor([2, 0, -1])), normals((2, 1, 3, 2), (2, 1, 3, 2, 2))
+    ),
+    "labelled tree, a star and one matrix for all": Case(
+        structmax.LabelledTree(torch.tensor([3, 3, 3, -1]), torch.tensor([4])), normals((1, 4, 2), (2, 2))
+    ),
+    "labelled tree of one label": Case(
+        structmax.LabelledTree(torch.tensor([[-1, -1], [-1, 0]]), torch.tensor([1, 2])), normals((2, 2, 1), (1, 1))
+    ),
     "semi-Markov": Case(structmax.SemiMarkov(torch.tensor([3, 1, 0])), normals((3, 3, 2, 2), (3, 2, 2))),
     "semi-Markov, one matrix for all": Case(structmax.SemiMarkov(), normals((2, 3, 3, 2), (2, 2))),
     "semi-Markov, a matrix for each position": Case(
@@ -217,6 +242,9 @@ CASES = {
     "subset of at most": Case(structmax.Subset(at_most=2), normal(2, 2, 4)),
     "subset of at most, with lengths": Case(structmax.Subset(at_most=3, lengths=torch.tensor([5, 2, 0])), normal(3, 5)),
     "subset of none": Case(structmax.Subset(0), normal(2, 3)),
+    "head automaton": Case(structmax.HeadAutomaton(torch.tensor([3, 1, 0])), normals((3, 3), (3, 4, 4))),
+    "head automaton, full": Case(structmax.HeadAutomaton(), normals((2, 1, 3), (2, 1, 4, 4))),
+    "head automaton of one candidate": Case(structmax.HeadAutomaton(), normals((2, 1), (2, 2, 2))),
     "factor graph of lines": Case(graph_of_lines(), by_name(x=(2, 3, 3))),
     "factor graph of logic": Case(graph_of_logic(), by_name(bond=(2,), word=(2, 4), alone=(2,))),
     "factor graph of structures": Case(

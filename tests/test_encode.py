@@ -123,7 +123,7 @@ REFUSED = {
     "too few items": (lambda: Subset(2).encode(torch.tensor([1, -1]), 5), "but hold -1. Try `Subset(at_most=k)`"),
     "a label": (
         lambda: chain[0].encode(torch.tensor([[0, 7, 1], [0, 0, 0]]), chain[1]),
-        "`labels` should lie between 0 and 3 at every position that counts, but hold 7. Try LinearChain(lengths)",
+        "`labels` should lie between 0 and 3 at every position that counts, but hold 7. Try `LinearChain`",
     ),
     "a label of -100 in the length": (
         lambda: chain[0].encode(torch.tensor([[0, 1, -100], [0, 0, 0]]), chain[1]),

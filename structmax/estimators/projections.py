@@ -9,7 +9,7 @@ import torch
 from structmax.estimators.possible import possible
 from structmax.mappings.capped import budget
 from structmax.mappings.entmax import sparsemax
-from structmax.omega.squared_norm import SquaredNorm
+from structmax.omega.squared_norm import SquaredNorm, weighed
 from structmax.parts import Tensors, flat, plus, unflat, where
 from structmax.problem import Problem
 
@@ -38,10 +38,10 @@ class Polytope(AbstractProjection):
 
     def shift(self, problem: Problem, point: Tensors, move: Tensors) -> Tensors:
         # all parts counted, whatever the structure regularises, but for those that it cannot: these have their linear
-        # term alone, as in argmin ⟨move, μ⟩ + ½ ‖μ − point‖²
+        # term alone, as in argmin ⟨move, μ⟩ + ½ ‖μ − point‖², in the norm of the structure
         names = problem.structure.names[: problem.count]
         counted = tuple(name for name in names if name not in problem.structure.free)
-        goals = zip(names, plus(point, move, -1.0), move, problem.scores, strict=True)
+        goals = zip(names, plus(weighed(problem, point), move, -1.0), move, problem.scores, strict=True)
         wish = tuple((w if n in counted else -m).masked_fill(s.isneginf(), -math.inf) for n, w, m, s in goals)
         nearest = SquaredNorm(regularised=counted)
         return plus(point, nearest.point(problem.at(wish)), -1.0)

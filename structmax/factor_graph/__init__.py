@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, ClassVar, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +18,7 @@ from structmax.backends import Refusal
 from structmax.contract import AbstractRelaxation, Scores, families
 from structmax.factor_graph.existence import existing, speaking
 from structmax.factor_graph.factors import AbstractFactor, instead_of
-from structmax.factor_graph.layout import field_name, lay_out
+from structmax.factor_graph.layout import field_name, lay_out, places
 from structmax.factor_graph.members import members
 from structmax.factor_graph.search import Best
 from structmax.factor_graph.variables import Variables
@@ -85,7 +87,8 @@ class FactorGraph(AbstractRelaxation):
     def __repr__(self) -> str:
         named = ", ".join(f"{v.name} {v.shape}{' free' if v.free else ''}" for v in self.layout.variables)
         factors = ", ".join(f"{count} × {kind}" for kind, count in self.kinds) or "no factors"
-        return f"FactorGraph({named}; {factors}{'' if self.mask is None else '; masked'})"
+        options = f"{'' if self.mask is None else '; masked'}{'' if self.weights is None else '; weighted'}"
+        return f"FactorGraph({named}; {factors}{options})"
 
     def masked(self, mask: Mapping[str, Tensor]) -> FactorGraph:
         """The same graph, with some variables left out: padding.
@@ -119,6 +122,54 @@ class FactorGraph(AbstractRelaxation):
         device = next(iter(mask.values())).device if mask else None
         flat = [t.to(device).expand(*batch, *bound[n].shape).reshape(*batch, bound[n].size) for n, t in whole.items()]
         return self.changed({"mask": torch.cat(flat, -1)})
+
+    @property
+    def degrees(self) -> dict[str, Tensor]:
+        """How many factors each variable is in, by name; 1 for one that is in none."""
+        degree = torch.from_numpy(self.layout.arrays.degree).clamp_min(1).double()
+        bound = self.layout.bound
+        return {name: degree[place].reshape(bound[name].shape) for name, place in places(bound).items()}
+
+    def weighted(self, weights: Mapping[str, float | Tensor]) -> FactorGraph:
+        """The same graph with another norm: `sparsemap` and its losses count ½ Σ w μ² in place of ½ ‖μ‖².
+
+        A variable with a larger weight is spread more. With `graph.degrees` each factor counts its own variables, so
+        that one in two factors counts twice; without weights each counts once.
+
+        Args:
+            weights: by name, numbers > 0 or tensors that broadcast to the variables' shape. Other names weigh 1.
+
+        Examples:
+            >>> import torch, structmax
+            >>> word = structmax.factors.Variables("word", (3,))
+            >>> graph = structmax.FactorGraph(structmax.factors.Xor(word))
+            >>> heavy = graph.weighted({"word": torch.tensor([4.0, 1.0, 1.0])})
+            >>> structmax.sparsemap({"word": torch.tensor([1.0, 0.5, 0.0])}, heavy).marginals["word"]
+            tensor([0.2778, 0.6111, 0.1111])
+        """
+        bound = self.layout.bound
+        if not isinstance(weights, Mapping):
+            self._refuse(weights, "`weights`")
+        norm = np.ones(self._size)
+        for name, given in weights.items():
+            if name not in bound:
+                raise ValueError(f"`weights` should have names among {sorted(bound)}, but has {name!r}.")
+            check.positive(f"weights[{name!r}]", given)
+            one, shape = torch.as_tensor(given).detach().double().cpu(), bound[name].shape
+            if not check.broadcasts(one.shape, shape):
+                raise ValueError(
+                    f"`weights[{name!r}]` should broadcast to ({_spoken(shape)}), but has {tuple(one.shape)}."
+                )
+            norm[places(bound)[name]] = one.expand(shape).flatten().numpy()
+        return self.changed({"layout": dataclasses.replace(self.layout, norm=norm)})
+
+    @property
+    def weights(self) -> tuple[Tensor, ...] | None:  # type: ignore[override]
+        """How much the norm counts each part, or None where all weigh 1."""
+        if (self.layout.norm == 1).all():
+            return None
+        free = sum(variables.size for variables in self.layout.free.values())
+        return self.layout.split(torch.from_numpy(self.layout.norm), torch.ones(free))
 
     # ---------------------------------------------------------------- what a structure says of itself
 

@@ -80,7 +80,7 @@ class Faces:
         self.pull(d_free, worth)
         goal = d_bound + summed(self.layout, worth)
         faces = self.mode, self.free, *self.directions()
-        moved = steps.along_faces(tuple(arrays), self.still, faces, goal, conjugate(self.layout))
+        moved = steps.along_faces((*arrays, self.layout.norm), self.still, faces, goal, conjugate(self.layout))
         moved[self.still] = 0.0
         copies = arrays.sign * moved[:, arrays.variable]
         along = np.zeros_like(d_free)

@@ -106,6 +106,8 @@ class Layout:
     arrays: Arrays
     tables: Tables
     outside: tuple[Outside, ...]
+    # (n,): how much the norm counts each variable
+    norm: np.ndarray
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "number", next(_numbers))
@@ -116,7 +118,7 @@ class Layout:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # a copy, perhaps in another process, has a number of its own
-        return Layout, (self.bound, self.free, self.arrays, self.tables, self.outside)
+        return Layout, (self.bound, self.free, self.arrays, self.tables, self.outside, self.norm)
 
     @staticmethod
     def of_number(number: int) -> Layout:
@@ -210,7 +212,7 @@ def lay_out(items: Iterable[AbstractFactor | Variables]) -> Layout:
             outside.append(Outside(factor, number, shapes, kinds, _flat(others, starts), each, signs))
             rows.append(_row(Clause("structure", own), starts))
     arrays = _arrays(rows, sum(v.size for v in bound.values()))
-    return Layout(bound, free, arrays, _tables(rows), tuple(outside))
+    return Layout(bound, free, arrays, _tables(rows), tuple(outside), np.ones(len(arrays.degree)))
 
 
 def _names(mentioned: Iterable[Variables]) -> dict[str, Variables]:

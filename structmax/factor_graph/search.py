@@ -72,7 +72,8 @@ def linear_program(layout: Layout, problem: Program, max_iter: int, tol: float) 
     every = np.arange(len(sharp))
     bounds = problem.low, problem.high, problem.vacuous
     theta, phi = sharpened(problem.theta, every) + 0.5, sharpened(problem.phi, every)
-    solver = Solver(layout, Program(theta, phi, *bounds, problem.instance, problem.structures), tol)
+    program, unit = Program(theta, phi, *bounds, problem.instance, problem.structures), np.ones_like(layout.norm)
+    solver = Solver(layout, program, tol, unit)
     before, first = np.full_like(theta, np.inf), float(FIRST)
     for point in range(POINTS):
         solver.run(max_iter, first)

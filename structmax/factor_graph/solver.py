@@ -51,19 +51,21 @@ class Program:
 
 
 class Solver:
-    """max ⟨θ, μ⟩ − ½‖μ‖² over the relaxations of a batch, by alternating directions: their state.
+    """max ⟨θ, μ⟩ − ½ Σ norm μ² over the relaxations of a batch, by alternating directions: their state.
 
     Args:
         layout: the graph.
         problem: scores and bounds.
         tolerance: of both residuals.
+        norm: the weights of the variables (n,).
     """
 
-    def __init__(self, layout: Layout, problem: Program, tolerance: float) -> None:
+    def __init__(self, layout: Layout, problem: Program, tolerance: float, norm: np.ndarray) -> None:
         from structmax.factor_graph.kernel_numba import steps
 
         self.kernel, self.layout, self.problem = steps, layout, problem
         arrays = layout.arrays
+        self.norm, self.graph = norm, (*arrays, norm)
         variable, sign = arrays.variable, arrays.sign
         theta, low, high = problem.theta, problem.low, problem.high
         B, E, F = len(theta), len(variable), len(arrays.kind)
@@ -73,8 +75,8 @@ class Solver:
         largest = np.abs(theta).max(1, initial=0.0)
         self.rho = np.maximum(largest, 1.0)
         # What a variable leaves of its score is shared by its factors: multipliers that are feasible.
-        self.u = np.clip(theta, low, high)
-        self.w = -((theta - self.u) / np.maximum(arrays.degree, 1))[:, variable] * sign / self.rho[:, None]
+        self.u = np.clip(theta / norm, low, high)
+        self.w = -((theta - norm * self.u) / np.maximum(arrays.degree, 1))[:, variable] * sign / self.rho[:, None]
         self.x, self.eta, self.tau = np.zeros((B, E)), np.zeros((B, E)), np.zeros((B, F))
         self.nu = np.zeros_like(problem.phi)
         self.mode, self.free = np.zeros((B, F), np.int8), np.zeros((B, E), np.int8)
@@ -106,7 +108,8 @@ class Solver:
     def faces(self) -> Faces:
         """The faces that the copies lie on, as they were last found."""
         given, tables = self.problem, self.tables
-        alone = (self.layout.arrays.degree == 0) & ~((given.low < given.theta) & (given.theta < given.high))
+        free = given.theta / self.norm
+        alone = (self.layout.arrays.degree == 0) & ~((given.low < free) & (free < given.high))
         still = (given.low == given.high) | (self.status == INFEASIBLE)[:, None] | alone
         spans = tuple((support.directions, support.along) for support in self.supports)
         logic = self.mode, self.free, self.slope
@@ -162,7 +165,7 @@ class Solver:
             if not len(rows):
                 break
             self.kernel.descend(
-                rows, tuple(self.layout.arrays), self.tables.layout, self.tables.members, self._given, self._state,
+                rows, self.graph, self.tables.layout, self.tables.members, self._given, self._state,
                 self._faces, self.tolerance, at_once, self.iterations, self.residuals, self.status,
             )  # fmt: skip
             rows = self._running(rows)
@@ -171,8 +174,7 @@ class Solver:
         """Tries to jump; returns the rows that did. The others are as they were, but for a step."""
         saved, before = self._saved(rows), self.residuals[rows].max(1)
         self._find_faces(rows)
-        arrays = tuple(self.layout.arrays)
-        self.kernel.jump(rows, arrays, self._given, self._state, self._faces, conjugate(self.layout))
+        self.kernel.jump(rows, self.graph, self._given, self._state, self._faces, conjugate(self.layout))
         self._step(rows, 1)
         worse = ~(self.residuals[rows].max(1) <= GAIN * before)
         self._restore(rows, saved, worse)
@@ -214,7 +216,7 @@ class Solver:
         rows = rows[self.residuals[rows, 0] > HOPEFUL]
         saved, residuals = self._saved(rows), self.residuals[rows]
         apart = self.x[rows] - self._literals(rows, slice(None))
-        reach = (1 + self.problem.weight() + self.u.shape[1])[rows]
+        reach = (1 + self.problem.weight() + self.norm.sum())[rows]
         far = 4 * reach / (self.rho[rows] * np.maximum((apart**2).sum(1), 1e-300))
         self.w[rows] += far[:, None] * apart
         self._step(rows, 1)
@@ -262,8 +264,8 @@ class Solver:
         multipliers = self.rho[:, None] * (self.eta - self.x)
         left = (self.problem.theta if linear is None else linear) - summed(self.layout, multipliers)
         # where the variables alone would be best
-        own = np.clip(left if linear is None else np.sign(left), self.problem.low, self.problem.high)
-        value = (left * own).sum(1) - (0.5 * (own**2).sum(1) if linear is None else 0.0)
+        own = np.clip(left / self.norm if linear is None else np.sign(left), self.problem.low, self.problem.high)
+        value = (left * own).sum(1) - (0.5 * (self.norm * own**2).sum(1) if linear is None else 0.0)
         return value + (multipliers * (self.x - self.negated)).sum(1) + (self.problem.phi * self.nu).sum(1)
 
 

@@ -65,6 +65,12 @@ def regularised(problem: Problem, names: tuple[str, ...] | None = None) -> tuple
     return tuple(name in wanted for name in known)
 
 
+def weighed(problem: Problem, parts: Tensors) -> Tensors:
+    """Parts times their weights in the norm: the gradient of ½ Σ w μ²."""
+    weights = problem.structure.weights
+    return parts if weights is None else tuple(w.to(p) * p for w, p in zip(weights, parts, strict=True))
+
+
 class AbstractSolver(ABC):
     """How the support is found."""
 
@@ -156,8 +162,9 @@ class SquaredNorm(AbstractOmega):
         return problem.at(tuple(s / self.temperature for s in widened(problem.scores)))
 
     def at(self, problem: Problem, parts: Tensors) -> Tensor:
-        counted = [p for p, is_counted in zip(parts, regularised(problem, self.regularised), strict=True) if is_counted]
-        return self.temperature / 2 * inner(counted, counted)
+        which = regularised(problem, self.regularised)
+        counted, heavy = ([p for p, w in zip(ps, which, strict=True) if w] for ps in (parts, weighed(problem, parts)))
+        return self.temperature / 2 * inner(counted, heavy)
 
     def distribution(
         self,

@@ -66,6 +66,31 @@ def linear_chain(rng: np.random.Generator, batch: Shape) -> Subject:
     return Subject(structmax.LinearChain(**options), ((*batch, n, c), _matrix(rng, batch, n, c), *ends))
 
 
+def budget_chain(rng: np.random.Generator, batch: Shape) -> Subject:
+    chain = linear_chain(rng, batch)
+    n, c = chain.shapes[0][-2:]
+    size = int(rng.integers(0, n + 2))
+    given = {"k": size} if rng.random() < 0.5 else {"at_most": size}
+    options = {"lengths": chain.structure.lengths, "keep": chain.structure.keep, "label": int(rng.integers(c))}
+    return Subject(structmax.BudgetChain(**given, **options), chain.shapes)
+
+
+def head_automaton(rng: np.random.Generator, batch: Shape) -> Subject:
+    n = int(rng.integers(1, 7))
+    return Subject(structmax.HeadAutomaton(lengths(rng, batch, n)), ((*batch, n), (*batch, n + 1, n + 1)))
+
+
+def labelled_tree(rng: np.random.Generator, batch: Shape) -> Subject:
+    c = int(rng.integers(1, 4))
+    n = int(rng.integers(1, {1: 6, 2: 7, 3: 5}[c] + 1))
+    given = lengths(rng, batch, n)
+    shape = batch if given is not None or rng.random() < 0.5 else ()
+    # below a node that comes before it, or a root
+    parents = torch.as_tensor(rng.integers(-1, np.maximum(np.arange(n), 0), (*shape, n)), dtype=torch.int64)
+    matrix = [(c, c), (*batch, c, c), (*batch, n, c, c)][rng.integers(3)]
+    return Subject(structmax.LabelledTree(parents, given), ((*batch, n, c), matrix))
+
+
 def semi_markov(rng: np.random.Generator, batch: Shape) -> Subject:
     c = int(rng.integers(1, 4))
     n = int(rng.integers(1, {1: 6, 2: 5, 3: 4}[c] + 1))
@@ -233,6 +258,9 @@ MAKERS: dict[str, Callable[[np.random.Generator, Shape], Subject]] = {
     "CTC": ctc,
     "BinaryTree": binary_tree,
     "ShiftReduce": shift_reduce,
+    "BudgetChain": budget_chain,
+    "HeadAutomaton": head_automaton,
+    "LabelledTree": labelled_tree,
     "MonotoneAlignment": alignment,
     "JumpAlignment": jump_alignment,
     "Matching": matching,

@@ -40,7 +40,7 @@ def relax(*scores: Tensor, layout: int, max_iter: int, tol: float, **fields: Any
     """See the contract. The state is that of the faces the solution lies on."""
     graph = Layout.of_number(layout)
     program, theta, phi, lost = stated(graph, scores, fields)
-    solver = Solver(graph, program, tol)
+    solver = Solver(graph, program, tol, graph.norm)
     solver.run(int(max_iter))
     u, nu = solver.answer()
     fixed = [
@@ -51,7 +51,7 @@ def relax(*scores: Tensor, layout: int, max_iter: int, tol: float, **fields: Any
             (torch.from_numpy(nu), phi, program.phi),
         )
     ]
-    value = worth(theta, fixed[0]) + worth(phi, fixed[1]) - 0.5 * (fixed[0] ** 2).sum(-1)
+    value = worth(theta, fixed[0]) + worth(phi, fixed[1]) - 0.5 * (torch.from_numpy(graph.norm) * fixed[0] ** 2).sum(-1)
     impossible = torch.from_numpy(solver.status == INFEASIBLE)
     gap = (torch.from_numpy(solver.bound()) - value).clamp_min(0.0).masked_fill(impossible, 0.0)
     value = value.masked_fill(impossible, -math.inf).masked_fill(lost, math.nan)

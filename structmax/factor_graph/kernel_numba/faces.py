@@ -1,8 +1,9 @@
 """On the faces where the factors' copies lie: the nearest point that all of them share, by conjugate gradients.
 
 The directions of a factor's face are the range of an orthogonal projector J_f; its normals are that of I − J_f. The
-point u nearest to a goal, with every copy on the affine hull of its face, is u = goal − Σ normals, where the normals
-solve a linear system with a symmetric positive operator. Derivation: ../README.md.
+point u nearest to goal / norm, in the weighted norm and with every copy on the affine hull of its face, is
+u = (goal − Σ normals) / norm, where the normals solve a linear system with a symmetric positive operator. Derivation:
+../README.md.
 """
 
 from structmax.factor_graph.kernel_numba.local import BALANCED, HELD, ROPED, TIED
@@ -98,15 +99,15 @@ def _dot(a, b):
 
 @compiled()
 def meet(graph, face, held, goal, shift, normal, u, scratch, most):
-    """Solves for `normal` (E,), given as a guess, and u (n,): u = goal − Σ normal with (I − J_f) u_f = shift_f.
+    """Solves for `normal` (E,), given as a guess, and u (n,): norm u = goal − Σ normal with (I − J_f) u_f = shift_f.
 
     `shift` (E,) lies among the normals. `held` (n,) are variables that do not move.
     """
-    variable, sign = graph[:2]
+    variable, sign, norm = graph[0], graph[1], graph[10]
     residual, search, image, spread = scratch
     scatter(variable, sign, normal, u)
     for i in range(len(goal)):
-        u[i] = goal[i] - u[i]
+        u[i] = (goal[i] - u[i]) / norm[i]
     gather(variable, sign, held, u, spread)
     keep_normal(graph, face, spread, residual)
     for e in range(len(residual)):
@@ -119,6 +120,8 @@ def meet(graph, face, held, goal, shift, normal, u, scratch, most):
         if size <= enough:
             break
         scatter(variable, sign, search, u)
+        for i in range(len(goal)):
+            u[i] /= norm[i]
         gather(variable, sign, held, u, spread)
         keep_normal(graph, face, spread, image)
         curvature = _dot(search, image)
@@ -133,4 +136,4 @@ def meet(graph, face, held, goal, shift, normal, u, scratch, most):
             search[e] = residual[e] + size / before * search[e]
     scatter(variable, sign, normal, u)
     for i in range(len(goal)):
-        u[i] = goal[i] - u[i]
+        u[i] = (goal[i] - u[i]) / norm[i]

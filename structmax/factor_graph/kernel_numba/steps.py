@@ -2,7 +2,7 @@
 
 A copy is the literal's value: of a negated variable it is 1 − u. Arrays come in tuples:
 
-    graph    as `layout.Arrays` lists them
+    graph    as `layout.Arrays` lists them, and the weights of the variables in the norm (n,)
     problem  theta (B, n), phi (B, m), low (B, n), high (B, n), lowest (B, E), highest (B, E), vacuous (B, F): scores of
              variables and of factors, bounds of variables and of copies, factors that say nothing
     state    u (B, n), w (B, E), x (B, E), rho (B,), eta (B, E), tau (B, F), nu (B, m): variables, multipliers over the
@@ -40,7 +40,7 @@ def _literal(value, sign):
 def _project(graph, phi, low, high, vacuous, rho, eta, tau, nu, x, mode, free, slope):
     """The copies of every factor of logic nearest to eta."""
     weight, start = graph[2], graph[3]
-    kind, least, most, part = graph[6:]
+    kind, least, most, part = graph[6:10]
     for f in range(len(kind)):
         if kind[f] == STRUCTURE or kind[f] == TABLE:
             continue
@@ -76,7 +76,7 @@ def _project_tables(b, graph, tables, members, problem, rho, scratch, eta, nu, x
 @compiled()
 def _average(graph, theta, low, high, u, w, x, rho, sums):
     """Variables and multipliers from the copies; how far these are apart, and how far the variables moved."""
-    variable, sign, degree = graph[0], graph[1], graph[5]
+    variable, sign, degree, norm = graph[0], graph[1], graph[5], graph[10]
     sums[:] = 0.0
     for e in range(len(x)):
         i = variable[e]
@@ -87,9 +87,9 @@ def _average(graph, theta, low, high, u, w, x, rho, sums):
         if low[i] == high[i]:
             new = low[i]
         elif degree[i] > 0:
-            new = (theta[i] + rho * sums[i]) / (1 + rho * degree[i])
+            new = (theta[i] + rho * sums[i]) / (norm[i] + rho * degree[i])
         else:
-            new = clipped(theta[i], low[i], high[i])
+            new = clipped(theta[i] / norm[i], low[i], high[i])
         moved = max(moved, abs(new - u[i]))
         u[i] = new
     apart = 0.0
@@ -208,7 +208,7 @@ def jump(rows, graph, problem, state, faces, steps):
 
 
 def along_faces(graph, held, faces, goal, steps):
-    """The orthogonal projection of goal (B, n) onto the directions that all faces share."""
+    """The point nearest to goal / norm (B, n), in that norm, among the directions that all faces share."""
     out = np.empty_like(goal)
     work = VISITS * len(goal) * len(graph[0]) * CONJUGATE
     over_rows(_along_faces, len(goal), work, graph, held, faces, goal, out, steps)

@@ -72,8 +72,9 @@ class LinearChain(AbstractStructure):
         if isinstance(scores, Tensor) or not 2 <= len(scores) <= 4:
             got = "one tensor" if isinstance(scores, Tensor) else f"{len(scores)} tensors"
             raise TypeError(
-                f"`scores` of a LinearChain should be (unary, pairwise) or Parts(unary, pairwise, start, end), "
-                f"but are {got}. Without preferences for transitions, let pairwise be torch.zeros(C, C)."
+                f"`scores` of a {type(self).__name__} should be (unary, pairwise) or "
+                f"Parts(unary, pairwise, start, end), but are {got}. Without preferences for transitions, let pairwise "
+                "be torch.zeros(C, C)."
             )
         unary, pairwise, start, end = LinearChainParts(*scores)
         if unary.dim() < 2 or 0 in unary.shape[-2:]:
@@ -187,7 +188,8 @@ class LinearChain(AbstractStructure):
         positions = list(range(N if self.lengths is None else int(self.lengths)))
         if self.keep is not None:
             positions = self.keep.nonzero().flatten().tolist()
-        every = check.few("LinearChain", product(range(C), repeat=len(positions)), unary.numel() + pairwise.numel())
+        sequences = product(range(C), repeat=len(positions))
+        every = check.few(type(self).__name__, sequences, unary.numel() + pairwise.numel())
         y_unary, y_pairwise = (t.new_zeros(len(every), *t.shape) for t in (unary, pairwise))
         for k, labels in enumerate(every):
             for n, label in zip(positions, labels, strict=True):
@@ -214,7 +216,7 @@ class LinearChain(AbstractStructure):
             raise ValueError(f"`labels` should have shape (…, {N}), one for each position, not {tuple(labels.shape)}.")
         real = check.inside(self.lengths, N, labels) if self.keep is None else self.keep.to(labels.device)
         wanted = f"lie between 0 and {C - 1} at every position that counts"
-        hint = " Try LinearChain(lengths) or LinearChain(keep=mask) to tell labels from padding."
+        hint = f" Try `{type(self).__name__}` with lengths=… or keep=… to tell labels from padding."
         here = check.encodable("labels", labels, (labels >= 0) & (labels < C), real, wanted, hint).unsqueeze(-1)
         unary_of = (here & (labels.unsqueeze(-1) == torch.arange(C, device=labels.device))).to(unary.dtype)
         if self.keep is not None:
