@@ -49,6 +49,7 @@ from structmax.questions.argmax import argmax
 from structmax.questions.entropy import cross_entropy, entropy, kl_divergence, log_count, log_prob
 from structmax.questions.log_partition import log_partition, marginals
 from structmax.questions.max_marginals import max_marginals
+from structmax.questions.minimum_bayes_risk import minimum_bayes_risk
 from structmax.questions.perturb import perturb_and_map
 from structmax.questions.sample import Drawn, sample, sample_without_replacement
 from structmax.questions.smoothed import (
@@ -153,6 +154,7 @@ __all__ = [
     "margin_sparsemap_loss",
     "marginals",
     "max_marginals",
+    "minimum_bayes_risk",
     "nn",
     "noise",
     "normmax",
