@@ -70,6 +70,7 @@ from structmax.structures.hypergraph import Hypergraph
 from structmax.structures.lattice import Lattice
 from structmax.structures.linear_chain import LinearChain
 from structmax.structures.linear_chain.tags import TagConstraints, tag_constraints
+from structmax.structures.low_rank_pcfg import LowRankPCFG
 from structmax.structures.matching import Matching
 from structmax.structures.monotone_alignment import MonotoneAlignment
 from structmax.structures.pcfg import PCFG
@@ -104,6 +105,7 @@ __all__ = [
     "Hypergraph",
     "Lattice",
     "LinearChain",
+    "LowRankPCFG",
     "Matching",
     "MonotoneAlignment",
     "Problem",
