@@ -223,6 +223,40 @@ def binary_peers() -> dict[str, Contender]:
     return {"torch-struct": of_torch_struct(lambda spans: torch_struct.TreeCRF(spans.unsqueeze(-1)))}
 
 
+def low_rank_peers() -> dict[str, Contender]:
+    """The inside pass in plain torch, all spans of a width at once, autograd backward.
+
+    In log space, as published (Yang, Zhao and Tu 2021), every sum is a log-sum-exp. The other sums over symbols and
+    ranks by products of matrices, and is much faster.
+    """
+
+    def summed(x: Tensor, factors: Tensor) -> Tensor:
+        return (x.unsqueeze(-1) + factors).logsumexp(-2)
+
+    def multiplied(x: Tensor, factors: Tensor) -> Tensor:
+        peak = x.detach().amax(-1, keepdim=True)
+        return ((x - peak).exp() @ factors.exp()).log() + peak
+
+    def inside(project: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+        def log_partition(terms: Tensor, roots: Tensor, heads: Tensor, left: Tensor, right: Tensor) -> Tensor:
+            N, K = terms.shape[1], len(roots)
+            # (batch, first or last word, children from narrow to wide or from wide to narrow, rank)
+            lefts, rights = (project(terms, table.mT[K:]).unsqueeze(2) for table in (left, right))
+            for w in range(1, N):
+                ranks = (lefts[:, : N - w] + rights[:, 1:]).logsumexp(2)
+                nodes = project(ranks, heads.mT)
+                lefts = torch.cat([lefts[:, : N - w], project(nodes, left.mT[:K]).unsqueeze(2)], 2)
+                rights = torch.cat([project(nodes, right.mT[:K]).unsqueeze(2), rights[:, 1:]], 2)
+            return (nodes[:, 0] + roots).logsumexp(-1)
+
+        return log_partition
+
+    return {
+        "torch in log space": {"marginals": inside(summed)},
+        "torch in products": {"marginals": inside(multiplied)},
+    }
+
+
 def soft_dtw_peers() -> dict[str, Contender]:
     from tslearn.metrics import SoftDTWLossPyTorch
 
@@ -237,6 +271,8 @@ CHAINS = ((32, 64, 20), (64, 128, 64), (8, 1024, 20))
 TREES = ((32, 20), (32, 40), (8, 100))
 SIBLINGS = ((32, 30), (32, 50))
 GRAPHS = (*TREES, (1, 1000))
+# sentences, words, nonterminals, preterminals, ranks
+GRAMMARS = ((8, 30, 43, 85, 64), (8, 30, 64, 64, 64))
 TABLES = ((64, 32, 32), (64, 128, 128), (1, 1000, 1000))
 GRIDS = ((32, 64, 64), (32, 256, 256), (8, 1024, 1024))
 
@@ -270,6 +306,17 @@ CASES = [
         for b, n in SIBLINGS
     ),
     *(Case("binary tree", (b, n), structmax.BinaryTree(), normal((b, n, n)), binary_peers) for b, n in TREES),
+    *(
+        Case(
+            "low-rank pcfg",
+            (b, n, k, t, r),
+            structmax.LowRankPCFG(),
+            normal((b, n, t), (k,), (k, r), (r, k + t), (r, k + t)),
+            low_rank_peers,
+            tasks=("marginals",),
+        )
+        for b, n, k, t, r in GRAMMARS
+    ),
     *(
         Case(
             "spanning tree",

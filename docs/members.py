@@ -208,6 +208,18 @@ def pcfg() -> Drawing:
     return _tree(spans, WORDS, "The one parse with S → NP VP, NP → D N, VP → V NP")
 
 
+def low_rank_pcfg() -> Drawing:
+    # The ranks make NP of D N, VP of V NP, and S of NP VP.
+    heads, left, right = (torch.full(shape, -torch.inf) for shape in ((3, 3), (3, 6), (3, 6)))
+    heads[[1, 2, 0], [0, 1, 2]] = left[[0, 1, 2], [3, 5, 1]] = right[[0, 1, 2], [4, 1, 2]] = 0.0
+    terms = torch.full((5, 3), -torch.inf)
+    terms[range(5), [0, 1, 2, 0, 1]] = 0.0
+    structure = structmax.LowRankPCFG()
+    best = structmax.argmax((terms, torch.tensor([0.0, -torch.inf, -torch.inf]), heads, left, right), structure)
+    spans = torch.tensor([node[:2] for node in structure.decode(best)])
+    return _tree(spans, WORDS, "A parse whose rules are of three ranks: NP → D N, VP → V NP, S → NP VP")
+
+
 def shift_reduce() -> Drawing:
     actions = structmax.ShiftReduce().encode(torch.tensor([0, 0, 1, 0, 0, 0, 1, 1, 1]))
     spans = structmax.BinaryTree().decode(structmax.ShiftReduce().to_spans(actions))
@@ -272,6 +284,7 @@ MEMBERS: dict[str, Callable[[], Drawing]] = {
         labelled_tree,
         lattice,
         linear_chain,
+        low_rank_pcfg,
         matching,
         monotone_alignment,
         pcfg,

@@ -27,6 +27,7 @@ QUESTIONS: dict[str, list[tuple[str, ...]]] = {
     "`argmax`": [("argmax",)],
     "`topk`": [("topk",)],
     "`max_marginals`": [("max_marginals",)],
+    "`minimum_bayes_risk`": [("argmax", "marginals")],
     "`perturb_and_map`, `perturbed_value`": [("argmax",)],
     "`log_partition`, `log_count`": [("log_partition",)],
     "`marginals`": [("marginals",)],

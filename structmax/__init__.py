@@ -23,8 +23,8 @@ from structmax.estimators.perturbed import perturbed_value
 from structmax.estimators.surrogate import surrogate
 from structmax.factor_graph import FactorGraph
 from structmax.factor_graph.beliefs import Beliefs, belief_propagation
-from structmax.hidden_states import hidden_markov, hidden_semi_markov
 from structmax.factor_graph.beliefs.mean_field import mean_field
+from structmax.hidden_states import hidden_markov, hidden_semi_markov
 from structmax.loading import loading_seconds
 from structmax.losses import (
     crf_loss,
@@ -52,6 +52,7 @@ from structmax.questions.argmax import argmax
 from structmax.questions.entropy import cross_entropy, entropy, kl_divergence, log_count, log_prob
 from structmax.questions.log_partition import log_partition, marginals
 from structmax.questions.max_marginals import max_marginals
+from structmax.questions.minimum_bayes_risk import minimum_bayes_risk
 from structmax.questions.perturb import perturb_and_map
 from structmax.questions.sample import Drawn, sample, sample_without_replacement
 from structmax.questions.semiring import semiring_value
@@ -78,6 +79,7 @@ from structmax.structures.lattice import Lattice
 from structmax.structures.linear_chain import LinearChain
 from structmax.structures.linear_chain.budget import BudgetChain
 from structmax.structures.linear_chain.tags import TagConstraints, tag_constraints
+from structmax.structures.low_rank_pcfg import LowRankPCFG
 from structmax.structures.matching import Matching
 from structmax.structures.monotone_alignment import MonotoneAlignment
 from structmax.structures.pcfg import PCFG
@@ -118,6 +120,7 @@ __all__ = [
     "LabelledTree",
     "Lattice",
     "LinearChain",
+    "LowRankPCFG",
     "Matching",
     "MonotoneAlignment",
     "Problem",
@@ -173,6 +176,7 @@ __all__ = [
     "marginals",
     "max_marginals",
     "mean_field",
+    "minimum_bayes_risk",
     "nn",
     "noise",
     "normmax",

@@ -15,6 +15,7 @@ from structmax.questions.argmax import argmax
 from structmax.questions.entropy import entropy, kl_divergence, log_prob
 from structmax.questions.log_partition import ENTROPY, log_partition, marginals
 from structmax.questions.members import members
+from structmax.questions.minimum_bayes_risk import minimum_bayes_risk
 from structmax.questions.sample import sample
 
 
@@ -72,6 +73,10 @@ class Distribution(torch.distributions.Distribution):
     @property
     def mode(self) -> Any:
         return argmax(self.scores, self.structure)
+
+    def minimum_bayes_risk(self, over: tuple[str, ...] | None = None, threshold: float = 0.5) -> Any:
+        """The structure that agrees with a draw in most parts, on average; see `structmax.minimum_bayes_risk`."""
+        return minimum_bayes_risk(self.scores, self.structure, over=over, threshold=threshold)
 
     @property
     def mean(self) -> Any:

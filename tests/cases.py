@@ -234,6 +234,13 @@ CASES = {
     "pcfg, one grammar for all, without spans": Case(
         structmax.PCFG(torch.tensor([4, 3])), normals((2, 4, 2), (1, 3, 3), (1,))
     ),
+    "low-rank pcfg": Case(
+        structmax.LowRankPCFG(torch.tensor([3, 2, 0])),
+        normals((3, 3, 1), (3, 2), (3, 2, 2), (3, 2, 3), (3, 2, 3), (3, 3, 3, 2), (3, 3, 3, 2)),
+    ),
+    "low-rank pcfg, one grammar for all, without spans": Case(
+        structmax.LowRankPCFG(torch.tensor([4, 2])), normals((2, 4, 1), (1,), (1, 2), (2, 2), (2, 2))
+    ),
     "bits": Case(structmax.Bits(), normal(3, 5)),
     "bits with lengths": Case(structmax.Bits(torch.tensor([3, 0, 1])), normal(3, 4)),
     "subset": Case(structmax.Subset(2), normal(3, 5)),

@@ -18,6 +18,7 @@ QUESTIONS = {
     "argmax": lambda x, s, y: structmax.argmax(x, s),
     "topk": lambda x, s, y: structmax.topk(x, s, 3).values,
     "max_marginals": lambda x, s, y: structmax.max_marginals(x, s),
+    "minimum_bayes_risk": lambda x, s, y: structmax.minimum_bayes_risk(x, s),
     "entropy": lambda x, s, y: structmax.entropy(x, s),
     "log_prob": lambda x, s, y: structmax.log_prob(x, s, y),
     "log_count": lambda x, s, y: structmax.log_count(x, s),

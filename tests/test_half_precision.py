@@ -150,6 +150,7 @@ def ends(dtype: torch.dtype) -> tuple[LinearChain, LinearChain.Parts, LinearChai
         structmax.log_partition,
         structmax.marginals,
         structmax.max_marginals,
+        structmax.minimum_bayes_risk,
         structmax.sparse_marginals,
         lambda x, chain: structmax.topk(x, chain, 3),
         lambda x, chain: structmax.sample(x, chain, (4,), generator=torch.Generator().manual_seed(0)),

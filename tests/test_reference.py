@@ -85,6 +85,7 @@ ASKED: dict[str, Callable[[Any, AbstractStructure, Any, str], Any]] = {
     "`argmax`": lambda s, y, z, b: structmax.argmax(s, y, backend=b),
     "`topk`": lambda s, y, z, b: structmax.topk(s, y, 2, backend=b),
     "`max_marginals`": lambda s, y, z, b: structmax.max_marginals(s, y, backend=b),
+    "`minimum_bayes_risk`": lambda s, y, z, b: structmax.minimum_bayes_risk(s, y, backend=b),
     "`perturb_and_map`, `perturbed_value`": lambda s, y, z, b: (
         structmax.perturb_and_map(s, y, (2,), backend=b),
         structmax.perturbed_value(s, y, backend=b),

@@ -24,6 +24,7 @@ CALLS = {
     "argmax": lambda x: structmax.argmax(x, SIMPLEX) * x,
     "topk": lambda x: structmax.topk(x, SIMPLEX, 2).values,
     "max_marginals": lambda x: structmax.max_marginals(x, SIMPLEX) * x,
+    "minimum_bayes_risk": lambda x: structmax.minimum_bayes_risk(x, SIMPLEX) * x,
     "softmax": structmax.softmax,
     "sparsemax": structmax.sparsemax,
     "entmax15": lambda x: structmax.entmax15(x, dim=0),

@@ -114,7 +114,7 @@ class AbstractTree(ArcConventions, AbstractStructure):
         return (encode_arcs if self.directed else encode_edges)(tree, self.labelled, labels, count, self.lengths)
 
 
-# --- trees by definition, from the heads of words 1, 2, …; without directions, of nodes on their way to node 0 ---------
+# --- trees by definition, from the heads of words 1, 2, …; without directions, of nodes on their way to node 0
 
 
 def to_the_root(heads: Sequence[int]) -> list[list[int]]:

@@ -55,13 +55,15 @@ class Solution(NamedTuple):
     ranks: Tensor
 
 
-def regularised(problem: Problem, names: tuple[str, ...] | None = None) -> tuple[bool, ...]:
+def regularised(
+    problem: Problem, names: tuple[str, ...] | None = None, argument: str = "regularised"
+) -> tuple[bool, ...]:
     """For each part tensor whether ½‖μ‖² counts it: those of these names or, by default, as the structure says."""
     known = problem.structure.names[: problem.count]
     wanted = names if names is not None else problem.structure.regularised or known
     if isinstance(wanted, str) or not wanted or not set(wanted) <= set(known):
         listed = ", ".join(repr(name) for name in known)
-        raise ValueError(f"`regularised` should be a tuple of some of {listed}, but is {wanted!r}.")
+        raise ValueError(f"`{argument}` should be a tuple of some of {listed}, but is {wanted!r}.")
     return tuple(name in wanted for name in known)
 
 

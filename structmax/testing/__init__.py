@@ -17,6 +17,7 @@ from structmax.testing.forms import law_codec, law_dtypes, law_padding, law_shap
 from structmax.testing.instances import law_limits, law_vmap
 from structmax.testing.masks import law_masks, law_masks_in_float32
 from structmax.testing.projection import law_project, law_project_gradients
+from structmax.testing.risk import law_minimum_bayes_risk
 from structmax.testing.smoothing import law_smoothed, law_smoothed_gradients, law_smoothed_topk
 from structmax.testing.sparse import law_relax, law_relax_gradients, law_sparsemap, law_sparsemap_gradients
 from structmax.testing.targets import law_rounded_once, law_target_padding
@@ -41,6 +42,7 @@ LAWS: dict[Callable[[Case, str], None], tuple[str, ...]] = {
     law_argmax: ("argmax",),
     law_topk: ("topk",),
     law_max_marginals: ("max_marginals",),
+    law_minimum_bayes_risk: ("argmax", "marginals"),
     law_entropies: ("log_partition", "marginals", "marginals_jvp"),
     law_sample: ("sample",),
     law_sample_without_replacement: ("sample_without_replacement",),

@@ -19,7 +19,7 @@ def _parts(case: Case) -> tuple[str, ...]:
     return case.structure.names[: len(case.scores())]
 
 
-def _regular(case: Case, names: tuple[str, ...] | None) -> Tensor:
+def counted(case: Case, names: tuple[str, ...] | None) -> Tensor:
     """1 for the regularised parts of an instance, 0 for the others: (d,)."""
     scores = case.scores()
     chosen = names or case.structure.regularised or _parts(case)
@@ -31,7 +31,7 @@ def _regular(case: Case, names: tuple[str, ...] | None) -> Tensor:
 def law_sparsemap(case: Case, backend: str) -> None:
     """A distribution over members, the mean of which no member could improve, and the nearest point of all members."""
     for names in dict.fromkeys((None, _parts(case))):
-        regular = _regular(case, names)
+        regular = counted(case, names)
         for name, scores in variants(case).items():
             parts = case.parts(scores)
             result = sparsemap(parts, case.structure, tol=1e-12, regularised=names, backend=backend)
@@ -79,7 +79,7 @@ def _is_best(case: Case, scores: tuple[Tensor, ...], result: SparseMAP | Relaxed
 
 def law_relax(case: Case, backend: str) -> None:
     """A point that no member could improve; zeros where there is none, and exactly 0 for what no member has."""
-    structure, regular = case.structure, _regular(case, None)
+    structure, regular = case.structure, counted(case, None)
     assert isinstance(structure, AbstractRelaxation), "a room with `relax` should be an AbstractRelaxation's"
     for name, scores in variants(case).items():
         result = sparsemap(case.parts(scores), structure, backend=backend)

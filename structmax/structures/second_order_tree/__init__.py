@@ -20,9 +20,9 @@ class SecondOrderTreeParts(NamedTuple):
     # (…, N + 1, N + 1): h is the head of m, at [h, m]
     arc: Tensor
     # (…, N + 1, N + 1, N + 1): s and m are neighbouring dependents of h on one side, s the nearer, at [h, s, m]
-    sibling: Tensor | None = None
+    sibling: Tensor = None  # type: ignore[assignment]
     # (…, N + 1, N + 1, N + 1): g is the head of h, and h of m, at [g, h, m]
-    grandparent: Tensor | None = None
+    grandparent: Tensor = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
