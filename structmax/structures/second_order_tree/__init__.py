@@ -92,7 +92,7 @@ class SecondOrderTree(AbstractStructure):
             >>> structmax.SecondOrderTree.from_dependent_first(arc, sibling).sibling.nonzero().tolist()
             [[1, 2, 3]]
         """
-        return SecondOrderTreeParts(arc.mT, None if sibling is None else sibling.movedim(-3, -1))
+        return SecondOrderTreeParts(arc.mT, *([] if sibling is None else [sibling.movedim(-3, -1)]))
 
     def check(self, scores: Scores) -> None:
         if isinstance(scores, Tensor) or not 1 <= len(scores) <= 3:
