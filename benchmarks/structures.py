@@ -115,6 +115,20 @@ def shared_chain_peers() -> dict[str, Contender]:
     return {"pytorch-crf": mine} | chain_peers()
 
 
+def segment_peers() -> dict[str, Contender]:
+    import torch_struct
+
+    def log_partition(segment: Tensor, pairwise: Tensor) -> Tensor:
+        # widths from 1, so that slot 0 is dead, and [next, previous]; the first segment follows label 0 alone
+        first = torch.full_like(pairwise[:, :1].mT, -1e9)
+        first[..., 0] = segment[:, :1]
+        edges = torch.cat([first, pairwise.mT + segment[:, 1:].unsqueeze(-1)], 1)
+        dead = torch.full_like(edges[:, :, :1], -1e9)
+        return torch_struct.SemiMarkovCRF(torch.cat([dead, edges], 2)).partition
+
+    return {"torch-struct": {"marginals": log_partition}}
+
+
 def root_on_diagonal(arcs: Tensor) -> Tensor:
     words = arcs[:, 1:, 1:] * (1 - torch.eye(arcs.shape[1] - 1, device=arcs.device))
     return words + torch.diag_embed(arcs[:, 0, 1:])
@@ -268,6 +282,8 @@ def nobody() -> dict[str, Contender]:
 
 
 CHAINS = ((32, 64, 20), (64, 128, 64), (8, 1024, 20))
+SEGMENTS = ((8, 64, 8, 8), (8, 64, 8, 16))
+JUMPS = ((32, 32, 128), (8, 128, 1024))
 TREES = ((32, 20), (32, 40), (8, 100))
 SIBLINGS = ((32, 30), (32, 50))
 GRAPHS = (*TREES, (1, 1000))
@@ -305,6 +321,16 @@ CASES = [
         )
         for b, n in SIBLINGS
     ),
+    *(
+        Case(
+            "segments, general",
+            (b, n, w, c),
+            structmax.SemiMarkov(),
+            normal((b, n, w, c), (b, n - 1, w, c, c)),
+            segment_peers,
+        )
+        for b, n, w, c in SEGMENTS
+    ),
     *(Case("binary tree", (b, n), structmax.BinaryTree(), normal((b, n, n)), binary_peers) for b, n in TREES),
     *(
         Case(
@@ -334,6 +360,16 @@ CASES = [
     ),
     Case("subset of 10", (256, 1000), structmax.Subset(10), normal((256, 1000)), lambda: subset_peers(10)),
     *(Case("alignment", (b, n, m), structmax.MonotoneAlignment(), normal((b, n, m)), nobody) for b, n, m in GRIDS),
+    *(
+        Case(
+            "alignment with jumps",
+            (b, n, m),
+            structmax.JumpAlignment(),
+            normal((b, n, m), (3, 1, 1)),
+            nobody,
+        )
+        for b, n, m in JUMPS
+    ),
     *(
         Case(
             "soft-DTW",
