@@ -386,6 +386,17 @@ def test_transforms():
         assert slope.isfinite().all()
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("options", [{}, {"tol": 0, "max_iter": 3, "parallel": True}])
+def test_compilation(options):
+    """torch.compile breaks the graph, and what comes after is compiled again."""
+    words = Words(negated=True)
+    scores = words.scores(0.5, 2)
+    found = mean_field(scores, words.graph, **options)
+    compiled = torch.compile(lambda s: mean_field(s, words.graph, **options).log_partition * 2, backend="eager")
+    torch.testing.assert_close(compiled(scores), found.log_partition * 2)
+
+
 def test_refusals():
     x = Variables("x", (2, 2))
     scores = {"x": torch.zeros(2, 2)}
