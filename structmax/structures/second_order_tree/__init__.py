@@ -150,7 +150,7 @@ class SecondOrderTree(AbstractStructure):
         """For each arc: which word is taken, which sibling comes before, and where the words between the two part."""
         return max(1, 3 * (self.tensors(scores)[0].shape[-1] - 1))
 
-    def enumerate(self, scores: Scores) -> SecondOrderTreeParts:
+    def enumerate(self, scores: Scores) -> Any:
         tensors = self.tensors(scores)
         words = tensors[0].shape[-1] - 1
         n = words if self.lengths is None else int(self.lengths)

@@ -102,10 +102,13 @@ def _edges(*columns: np.ndarray | int) -> np.ndarray:
 
 def examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any]]]:
     """Calls that between them reach every compiled variant."""
-    scores = x.new_zeros(2, 4, 4), x.new_zeros(2, 4, 4, 4), x.new_zeros(2, 0, 0, 0)
+    near = x.new_zeros(2, 4, 4), x.new_zeros(2, 4, 4, 4), x.new_zeros(2, 0, 0, 0)
+    # With grandparents the recursion answers.
+    with_grandparents = near[0], near[1], near[1]
     fields = {"lengths": torch.full((2,), 3, device=x.device), "single_root": True}
-    yield "log_partition", scores, fields
-    yield "log_partition_and_marginals", scores, fields
-    yield "marginals_jvp", scores + scores, fields
-    yield "argmax", scores, fields
-    yield "sample", scores, {"noise": x.new_zeros(2, 1, 9), **fields}
+    for scores in (near, with_grandparents):
+        yield "log_partition", scores, fields
+        yield "log_partition_and_marginals", scores, fields
+        yield "marginals_jvp", scores + scores, fields
+        yield "argmax", scores, fields
+        yield "sample", scores, {"noise": x.new_zeros(2, 1, 9), **fields}
