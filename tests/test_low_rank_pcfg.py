@@ -186,3 +186,12 @@ def test_one_dtype():
     scores[2] = scores[2].double()
     with pytest.raises(TypeError, match=r"`heads` should have the dtype of `terms`, torch\.float32"):
         structmax.log_partition(scores, LowRankPCFG())
+
+
+@pytest.mark.parametrize(("N", "K", "T", "R"), [(9, 3, 2, 4), (6, 9, 10, 17), (2, 2, 3, 2)])
+def test_the_best_parse_is_that_of_any_recursion(N: int, K: int, T: int, R: int):
+    scores, structure = scores_of(2, N=N, K=K, T=T, R=R), LowRankPCFG(torch.tensor([N, max(2, N - 3)]))
+    best = structmax.argmax(scores, structure, backend="numba")
+    want = structmax.topk(scores, structure, 1)
+    assert structmax.which(scores, structure)["argmax"].startswith("numba (low_rank_pcfg/kernel_numba)")
+    assert all(torch.equal(a, b[0]) for a, b in zip(best, want.parts, strict=True))

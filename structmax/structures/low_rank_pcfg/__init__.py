@@ -155,10 +155,9 @@ class LowRankPCFG(AbstractStructure):
         every = _parses(0, length - 1, K, T, R) if length > 1 else [[]] * (length == 0)
         parses = check.few("LowRankPCFG", every, sum(t.numel() for t in tensors))
         listed = [self._counted(parse, tensors) for parse in parses]
-        columns = zip(*listed, strict=True) if listed else ([] for _ in tensors)
-        return LowRankPCFGParts(
-            *(torch.stack(c) if c else t.new_zeros(0, *t.shape) for c, t in zip(columns, tensors, strict=True))
-        )
+        if not listed:
+            return LowRankPCFGParts(*(t.new_zeros(0, *t.shape) for t in tensors))
+        return LowRankPCFGParts(*(torch.stack(column) for column in zip(*listed, strict=True)))
 
     @staticmethod
     def _counted(nodes: Sequence[tuple[int, ...]], like: Sequence[Tensor]) -> LowRankPCFGParts:

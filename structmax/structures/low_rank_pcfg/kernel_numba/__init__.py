@@ -14,6 +14,7 @@ from structmax.numerics.kernel_numba.llvm import LANES
 from structmax.structures.low_rank_pcfg.kernel_numba import linear
 from structmax.structures.low_rank_pcfg.kernel_numba import log as log_space
 from structmax.structures.low_rank_pcfg.kernel_numba.chart import Sizes, sound
+from structmax.structures.low_rank_pcfg.kernel_numba.walks import fill_best, follow_best, new_best
 
 read_grammar, inside_linear, value_of, outside_linear = (
     linear.read_grammar,
@@ -115,6 +116,22 @@ def _log_marginal_rows(begin, stop, scores, lengths, sizes, value, safe, parts):
                 outside_log(*own[1:5], lengths[b], chart, mu, weight, counts, *_of_row(b, parts))
 
 
+@kernel()
+def _argmax_rows(begin, stop, scores, lengths, sizes, parts):
+    best, pending = new_best(sizes), np.empty((sizes.N + 1, 3), np.int64)
+    for b in range(begin, stop):
+        n = lengths[b]
+        own, out = _of_row(b, scores), _of_row(b, parts)
+        if n < 2:
+            continue
+        if not sound(*own, n):
+            _spoil(n, *out)
+            continue
+        terms, roots, heads, left, right, spans, ranks = own
+        fill_best(terms, heads, left, right, spans, ranks, n, sizes, best)
+        follow_best(roots, heads, left, right, n, sizes, best, pending, *out)
+
+
 # --- the questions -------------------------------------------------------------------------------------------------
 
 
@@ -152,3 +169,12 @@ def log_partition_and_marginals(*scores: Tensor, lengths: Tensor) -> tuple[Tenso
     if not safe.all():
         over_rows(_log_marginal_rows, len(lengths), 3 * LANES * _work(scores), *arguments)
     return value, *parts
+
+
+def argmax(*scores: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
+    """The parts of a best parse."""
+    parts = tuple(torch.zeros_like(t) for t in scores)
+    over_rows(
+        _argmax_rows, len(lengths), _work(scores), _arrays(scores), lengths.numpy(), _sizes(scores), _arrays(parts)
+    )
+    return parts
