@@ -137,9 +137,4 @@ def _fits(name: str, tensor: Tensor, emission: Tensor, *shapes: tuple[int, ...])
             f"`{name}` should have shape {wanted} to match `emission` {tuple(emission.shape)}, "
             f"but has {tuple(tensor.shape)}."
         )
-    check.same_device(name, tensor, emission)
-    if tensor.dtype != emission.dtype:
-        raise TypeError(
-            f"`{name}` should have the dtype of `emission`, {emission.dtype}, but has {tensor.dtype}. "
-            f"Try `{name}.to(emission.dtype)`."
-        )
+    check.same_kind(name, tensor, "emission", emission)

@@ -55,6 +55,16 @@ def same_device(name: str, tensor: Tensor, scores: Tensor) -> None:
         )
 
 
+def same_kind(name: str, tensor: Tensor, first: str, scores: Tensor) -> None:
+    """On the device of the first part tensor, and with its dtype."""
+    same_device(name, tensor, scores)
+    if tensor.dtype != scores.dtype:
+        raise TypeError(
+            f"`{name}` should have the dtype of `{first}`, {scores.dtype}, but has {tensor.dtype}. "
+            f"Try `{name}.to({first}.dtype)`."
+        )
+
+
 def boolean(name: str, mask: object, meaning: str = "") -> None:
     """A bool tensor; `meaning` says what True stands for."""
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:

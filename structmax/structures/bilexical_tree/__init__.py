@@ -77,12 +77,7 @@ class BilexicalTree(AbstractStructure):
         for name, tensor in named._asdict().items():
             if tensor is not None:
                 check.floating(name, tensor)
-                check.same_device(name, tensor, named.arc)
-                if tensor.dtype != named.arc.dtype:
-                    raise TypeError(
-                        f"`{name}` should have the dtype of `arc`, {named.arc.dtype}, but has {tensor.dtype}. "
-                        f"Try `{name}.to(arc.dtype)`."
-                    )
+                check.same_kind(name, tensor, "arc", named.arc)
         if named.arc.dim() < 2 or named.arc.shape[-1] != named.arc.shape[-2] or named.arc.shape[-1] < 2:
             raise ValueError(
                 "`arc` should have shape (…, N + 1, N + 1), row 0 for the root and N ≥ 1 words, "

@@ -81,12 +81,7 @@ class HeadAutomaton(AbstractStructure):
                 f"`sibling` should have shape {wanted}, a row for the head and a column for the stop, to match `arc` "
                 f"{tuple(arc.shape)}, but has {tuple(sibling.shape)}. Try sibling.expand(*arc.shape[:-1], -1, -1)."
             )
-        check.same_device("sibling", sibling, arc)
-        if sibling.dtype != arc.dtype:
-            raise TypeError(
-                f"`sibling` should have the dtype of `arc`, {arc.dtype}, but has {sibling.dtype}. "
-                "Try `sibling.to(arc.dtype)`."
-            )
+        check.same_kind("sibling", sibling, "arc", arc)
         self.check_fields(batch, arc.shape[-1:])
 
     @staticmethod

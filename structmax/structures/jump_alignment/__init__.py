@@ -88,12 +88,7 @@ class JumpAlignment(AbstractStructure):
         for name, tensor, wanted in zip(("step", "down"), (step, down), _shapes(cell, step), strict=True):
             if tensor is None:
                 continue
-            check.same_device(name, tensor, cell)
-            if tensor.dtype != cell.dtype:
-                raise TypeError(
-                    f"`{name}` should have the dtype of `cell`, {cell.dtype}, but has {tensor.dtype}. "
-                    f"Try `{name}.to(cell.dtype)`."
-                )
+            check.same_kind(name, tensor, "cell", cell)
             if not check.broadcasts(tensor.shape, wanted):
                 raise ValueError(
                     f"`{name}` should broadcast to {wanted} to fit `cell` {tuple(cell.shape)}, but has shape "

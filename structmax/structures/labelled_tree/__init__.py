@@ -80,12 +80,7 @@ class LabelledTree(AbstractStructure):
                 f"`pairwise` should have shape {wanted} to match `unary` {tuple(unary.shape)}, but has "
                 f"{tuple(pairwise.shape)}. Roots have an entry, too, which is ignored."
             )
-        check.same_device("pairwise", pairwise, unary)
-        if pairwise.dtype != unary.dtype:
-            raise TypeError(
-                f"`pairwise` should have the dtype of `unary`, {unary.dtype}, but has {pairwise.dtype}. "
-                "Try `pairwise.to(unary.dtype)`."
-            )
+        check.same_kind("pairwise", pairwise, "unary", unary)
         check.whole_numbers("parents", self.parents)
         shape = tuple(self.parents.shape)
         if shape[-1:] != (N,) or not check.broadcasts(shape[:-1], batch):

@@ -102,12 +102,7 @@ class LinearChain(AbstractStructure):
                 f"`{name}` should have shape {wanted} to match `unary` {tuple(unary.shape)}, "
                 f"but has {tuple(tensor.shape)}.{hint}"
             )
-        check.same_device(name, tensor, unary)
-        if tensor.dtype != unary.dtype:
-            raise TypeError(
-                f"`{name}` should have the dtype of `unary`, {unary.dtype}, but has {tensor.dtype}. "
-                f"Try `{name}.to(unary.dtype)`."
-            )
+        check.same_kind(name, tensor, "unary", unary)
 
     def field_batch_dim(self, name: str) -> int:
         return getattr(self, name).dim() - (name == "keep")

@@ -101,12 +101,7 @@ class MonotoneAlignment(AbstractStructure):
             )
         for name, wanted in self._shapes(first).items():
             tensor = named[name]
-            check.same_device(name, tensor, first)
-            if tensor.dtype != first.dtype:
-                raise TypeError(
-                    f"`{name}` should have the dtype of `match`, {first.dtype}, but has {tensor.dtype}. "
-                    f"Try `{name}.to(match.dtype)`."
-                )
+            check.same_kind(name, tensor, "match", first)
             if not check.broadcasts(tensor.shape, wanted):
                 raise ValueError(
                     f"`{name}` should broadcast to {tuple(wanted)} to fit `match` {tuple(first.shape)}, but has shape "

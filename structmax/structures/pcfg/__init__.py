@@ -75,12 +75,7 @@ class PCFG(AbstractStructure):
         for name, tensor in named._asdict().items():
             if tensor is not None:
                 check.floating(name, tensor)
-                check.same_device(name, tensor, named.terms)
-                if tensor.dtype != named.terms.dtype:
-                    raise TypeError(
-                        f"`{name}` should have the dtype of `terms`, {named.terms.dtype}, but has {tensor.dtype}. "
-                        f"Try `{name}.to(terms.dtype)`."
-                    )
+                check.same_kind(name, tensor, "terms", named.terms)
         if named.terms.dim() < 2 or 0 in named.terms.shape[-2:]:
             raise ValueError(
                 "`terms` should have shape (…, N, T) with N, T ≥ 1, a score for each preterminal at each word, "

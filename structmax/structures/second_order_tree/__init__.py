@@ -111,12 +111,7 @@ class SecondOrderTree(AbstractStructure):
         for name, tensor in zip(SecondOrderTreeParts._fields[1:], pairs, strict=True):
             if tensor is None:
                 continue
-            check.same_device(name, tensor, arc)
-            if tensor.dtype != arc.dtype:
-                raise TypeError(
-                    f"`{name}` should have the dtype of `arc`, {arc.dtype}, but has {tensor.dtype}. "
-                    f"Try `{name}.to(arc.dtype)`."
-                )
+            check.same_kind(name, tensor, "arc", arc)
             if tensor.shape not in (wanted, (*arc.shape[:-2], 0, 0, 0)):
                 raise ValueError(
                     f"`{name}` should have shape {wanted} to match `arc` {tuple(arc.shape)}, "

@@ -86,12 +86,7 @@ class SemiMarkov(AbstractStructure):
                 f"`pairwise` should have shape {wanted} to match `segment` {tuple(segment.shape)}, "
                 f"but has {tuple(pairwise.shape)}.{hint}"
             )
-        check.same_device("pairwise", pairwise, segment)
-        if pairwise.dtype != segment.dtype:
-            raise TypeError(
-                f"`pairwise` should have the dtype of `segment`, {segment.dtype}, but has {pairwise.dtype}. "
-                "Try `pairwise.to(segment.dtype)`."
-            )
+        check.same_kind("pairwise", pairwise, "segment", segment)
         self.check_fields(batch, segment.shape[-3:])
 
     def tensors(self, scores: Scores) -> tuple[Tensor, ...]:
