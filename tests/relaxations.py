@@ -313,7 +313,8 @@ class QuadraticProgram:
             point = self._nearest(self.basis.T @ (goal - self.origin))
             z = (self.origin + self.basis @ point) / self.unit
             move = z[self.n :] - own
-            if np.abs(move).max(initial=0.0) < 1e-12:
+            # rounding moves it by about this much for ever
+            if np.abs(move).max(initial=0.0) < 1e-13 * max(10.0, np.abs(goal).max()):
                 return z
             # own scores that hardly differ lead on by little: as long as the way is straight, by more and more
             stride = 2 * stride if np.abs(move - last).max() < 1e-9 * np.abs(move).max() else 1.0

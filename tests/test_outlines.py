@@ -159,6 +159,7 @@ MADE_WITH: dict[str, dict[str, Any]] = {
     "Attention": {"size": 8, "heads": 2, "mapping": "entmax15", "dropout": 0.1},
     "Biaffine": {"input_size": 4, "hidden_size": 5, "labels": 3, "dropout": 0.2},
     "BinaryTreeLSTM": {"input_size": 4, "hidden_size": 7},
+    "CRFDecoder": {"crf": nn.CRF(3)},
     "ChildSumTreeLSTM": {"input_size": 4, "hidden_size": 7},
     "FenchelYoungLoss": {"omega": structmax.omega.SquaredNorm(2.0), "reduction": "sum"},
     "MergeParser": {"input_size": 4, "hidden_size": 7},
