@@ -930,4 +930,6 @@ def test_warm_up_compiles_the_structures_named_or_all(monkeypatch):
 def test_warm_up_of_an_unknown_structure_names_the_known_ones():
     result = CliRunner().invoke(app, ["warm-up", "Tree"])
     assert result.exit_code == 2
-    assert "STRUCTURE should be one of BilexicalTree, BinaryTree, Bits" in " ".join(result.output.replace("│", " ").split())
+    assert "STRUCTURE should be one of BilexicalTree, BinaryTree, Bits" in " ".join(
+        result.output.replace("│", " ").split()
+    )
