@@ -20,6 +20,7 @@ leading dimension B. Fields of the structure arrive as keywords.
 | `sample_without_replacement` | `noise` | parts (B, S, …), all distinct, and their log-probabilities (B, S) |
 | `given_log_partition` … | `required` (parts) | the same over the structures that have all required parts |
 | `smoothed` … | `alpha`, `gamma` | the recursion with max_Ω: value, its gradient, walks and their probabilities |
+| `smoothed_checkpointed` … | `alpha`, `gamma` | the same value and gradient, block by block, with less memory |
 | `smoothed_topk` | `alpha`, `gamma`, `k` | log-probabilities (B, k) and parts (B, k, …) of its most probable walks |
 | `noisy_walk` | `gumbel` (B, E), `gamma` | parts of a walk by the best of noisy edges; for γ > 0 of a soft one |
 | `noisy_walk_pullback` | cotangent (parts), `gumbel`, `gamma` | its pullback, for γ > 0: parts |

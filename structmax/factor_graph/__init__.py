@@ -133,7 +133,7 @@ class FactorGraph(AbstractRelaxation):
     def weighted(self, weights: Mapping[str, float | Tensor]) -> FactorGraph:
         """The same graph with another norm: `sparsemap` and its losses count ½ Σ w μ² in place of ½ ‖μ‖².
 
-        A variable with a larger weight is spread more. With `graph.degrees` each factor counts its own variables, so
+        A larger weight draws a variable towards 0. With `graph.degrees` each factor counts its own variables, so
         that one in two factors counts twice; without weights each counts once.
 
         Args:

@@ -42,7 +42,7 @@ def minimum_bayes_risk(
         structure: the set Y; it needs `marginals` and `argmax`.
         over: the names of the part tensors that count; by default what the structure says, such as the labels of a
             chain, from which transitions follow.
-        threshold: what a part has to be probable by to be worth having.
+        threshold: how probable a part has to be to be worth having.
         omega: whose point is taken as μ, as `smoothed_marginals` returns it: `SquaredNorm()` needs no more than an
             `argmax`.
         backend: "auto", "numba", "triton" or "reference".
