@@ -1,5 +1,6 @@
 """Label sequences in which one label has a budget. Derivation: README.md in this folder."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -121,6 +122,12 @@ class BudgetChain(LinearChain):
         edges = _edges(N, C, pairwise.dim() == 4, size, exact, label)
         empty = NOTHING if exact and size else EMPTY
         return Recursion(edges, torch.where(lengths > 0, len(edges.first) - 2 - N + lengths, empty))
+
+    @staticmethod
+    def examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any]]]:
+        """A call, from which others follow."""
+        fields = {"lengths": torch.full((1,), 2, device=x.device), "size": 1, "exact": True, "label": 1}
+        yield "log_partition", (x.new_zeros(1, 2, 2), x.new_zeros(1, 2, 2)), fields
 
 
 # The empty sequence, and what cannot be derived.
