@@ -364,3 +364,30 @@ ONE = torch.zeros(1).long()
 def test_errors(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+def constant(actions, state):
+    return torch.zeros(len(actions), A), state
+
+
+def test_actions_of_any_integers():
+    model = Autoregressive(constant, torch.tensor([0, 0]), None, 2)
+    actions = torch.tensor([[0, 1], [2, 0]])
+    for dtype in (torch.uint8, torch.int16, torch.int32):
+        assert torch.equal(model.log_prob(actions.to(dtype)), model.log_prob(actions))
+
+
+def test_best_of_those_that_pass_a_test():
+    model = Autoregressive(constant, torch.tensor([0, 0]), None, 2)
+    best = model.best_of(50, lambda actions: actions[..., 0] == 1, generator=seeded())
+    assert best.actions[:, 0].tolist() == [1, 1]
+    with pytest.raises(TypeError, match=r"`value` should return a tensor, .* but returned a float"):
+        model.best_of(2, lambda actions: 1.0)
+
+
+def test_a_sample_shape_is_a_tuple():
+    model = Autoregressive(constant, torch.tensor([0, 0]), None, 2)
+    with pytest.raises(TypeError, match=r"`sample_shape` should be a tuple of sizes, but is 3. Try \(3,\)"):
+        model.sample(3)
+    with pytest.raises(TypeError, match="`sample_shape` should be a tuple of sizes"):
+        Policy(torch.zeros(3, 2)).sample(3)

@@ -108,3 +108,23 @@ def test_compiles_whole_and_takes_half_precision():
 def test_errors(call, error, words):
     with pytest.raises(error, match=words):
         call(*draw())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_mask_of_numbers_may_be_wider_than_the_queries(dtype):
+    q, k, v = (t.to(dtype) for t in draw())
+    added = torch.zeros(5, 6).masked_fill(torch.arange(6) > 2, -torch.inf)
+    out = structmax.entmax_attention(q, k, v, added)
+    assert out.dtype == dtype
+    same("out", out.double(), structmax.entmax_attention(q, k, v, added.isfinite()).double(), 1e-2)
+
+
+def test_without_heads_grouping_changes_nothing():
+    q, k, v = (t[0, 0] for t in draw())
+    same("out", structmax.entmax_attention(q, k, v, enable_gqa=True), structmax.entmax_attention(q, k, v))
+
+
+def test_a_query_has_two_dimensions():
+    _, k, v = draw()
+    with pytest.raises(ValueError, match=r"`query` should have shape \(…, H, N, D\), but has \(\)"):
+        structmax.entmax_attention(torch.tensor(1.0), k, v)

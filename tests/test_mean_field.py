@@ -413,3 +413,12 @@ def test_refusals():
         mean_field(scores, FactorGraph(Xor(x)), max_iter=0)
     with pytest.raises(structmax.Refusal, match="permanent"):
         mean_field(scores, FactorGraph(Factor(structmax.Matching(), x)))
+
+
+def test_an_empty_batch_of_trees():
+    graph = structmax.factors.second_order_arcs(2, tree=structmax.SpanningTree(single_root=True))
+    scores = {"arc": torch.zeros(0, 3, 3), "sibling": torch.zeros(0, 3, 3, 3)}
+    for ask in (structmax.mean_field, structmax.belief_propagation):
+        found = ask(scores, graph)
+        assert found.log_partition.shape == (0,)
+        assert found.marginals["arc"].shape == (0, 3, 3)

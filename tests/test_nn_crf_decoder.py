@@ -95,3 +95,18 @@ def test_a_package_runs_in_a_process_without_structmax(tmp_path):
 def test_a_layer_is_asked_for():
     with pytest.raises(TypeError, match=r"`crf` should be a `structmax\.nn\.CRF`"):
         CRFDecoder(torch.nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_one_sentence_without_a_batch(batch_first):
+    crf = CRF(4, batch_first=batch_first)
+    emissions, mask = torch.randn(5, 4), torch.tensor([False, True, True, False, True])
+    assert torch.equal(CRFDecoder(crf)(emissions, mask), crf.argmax(emissions, mask))
+
+
+def test_asks_for_a_mask_and_steps():
+    decoder = CRFDecoder(CRF(4, batch_first=True))
+    with pytest.raises(TypeError, match="`mask` should be a torch tensor, but is None"):
+        decoder(torch.randn(2, 5, 4), None)
+    with pytest.raises(ValueError, match="`unary` should have shape"):
+        decoder(torch.randn(2, 0, 4), torch.ones(2, 0, dtype=torch.bool))

@@ -99,6 +99,8 @@ class Autoregressive:
             sample_shape: leading dimensions of independent draws.
             generator: random number generator.
         """
+        if isinstance(sample_shape, int):
+            raise TypeError(f"`sample_shape` should be a tuple of sizes, but is {sample_shape}. Try ({sample_shape},).")
         return self._followed(tuple(sample_shape), lambda log_p: (log_p + gumbel_like(log_p, generator)).argmax(-1))
 
     def beam(self, k: int) -> Sequences:
@@ -145,12 +147,17 @@ class Autoregressive:
         check.whole("n", n, 1)
         drawn = self.sample((n,), generator=generator)
         values = drawn.log_probs.detach() if value is None else value(drawn.actions)
+        if not isinstance(values, Tensor):
+            raise TypeError(
+                f"`value` should return a tensor, one number for each draw, but returned {check.called(values)}."
+            )
         if values.shape != drawn.log_probs.shape:
             raise ValueError(
                 f"`value` should return numbers of shape {tuple(drawn.log_probs.shape)}, one for each draw, but "
                 f"returned {tuple(values.shape)}."
             )
-        best = values.argmax(0, keepdim=True)
+        # bools, say for what passes a test, have no argmax
+        best = (values.long() if values.dtype == torch.bool else values).argmax(0, keepdim=True)
         at = best.unsqueeze(-1).expand(-1, -1, self.steps)
         return Sequences(drawn.actions.gather(0, at)[0], drawn.log_probs.gather(0, best)[0])
 
@@ -168,7 +175,8 @@ class Autoregressive:
                 f"{tuple(actions.shape)}."
             )
         shape = actions.shape[:-1]
-        given = torch.nn.functional.pad(actions, (0, self.steps - actions.shape[-1]), value=-1).reshape(-1, self.steps)
+        missing = self.steps - actions.shape[-1]
+        given = torch.nn.functional.pad(actions.long(), (0, missing), value=-1).reshape(-1, self.steps)
         rows = Rows(self, math.prod(shape[:-1]))
         total = torch.zeros(rows.rows, device=given.device)
         fits = torch.ones_like(rows.over)

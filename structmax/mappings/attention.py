@@ -67,10 +67,8 @@ def attention_weights(
     for name, tensor in (("query", query), ("key", key)):
         check.floating(name, tensor)
         if tensor.dim() < 2 or tensor.shape[-1] != query.shape[-1]:
-            raise ValueError(
-                f"`{name}` should have shape (…, H, N, D) with D = {query.shape[-1]} as in `query`, "
-                f"but has {tuple(tensor.shape)}."
-            )
+            size = "" if name == "query" else f" with D = {query.shape[-1]} as in `query`"
+            raise ValueError(f"`{name}` should have shape (…, H, N, D){size}, but has {tuple(tensor.shape)}.")
     if is_causal and attn_mask is not None:
         raise ValueError(
             "`is_causal` should be False where `attn_mask` is given. Try attn_mask & torch.ones(Q, K).tril().bool()."
@@ -80,7 +78,8 @@ def attention_weights(
     if is_causal:
         attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if attn_mask is not None and attn_mask.is_floating_point():
-        scores, attn_mask = scores + attn_mask, None
+        # A mask may be wider than queries in half precision; the weights are then narrowed for the values.
+        return entmax(scores + attn_mask, alpha, backend=backend).to(scores.dtype)
     return entmax(scores, alpha, mask=attn_mask, backend=backend)
 
 
@@ -93,7 +92,7 @@ def read(weights: Tensor, value: Tensor, dropout_p: float, enable_gqa: bool) -> 
 
 def _for_each_head(x: Tensor, query: Tensor, enable_gqa: bool) -> Tensor:
     """Keys or values, repeated so that each head of the query has its own."""
-    if not enable_gqa or x.shape[-3] == query.shape[-3]:
+    if not enable_gqa or query.dim() < 3 or x.dim() < 3 or x.shape[-3] == query.shape[-3]:
         return x
     heads, own = query.shape[-3], x.shape[-3]
     if heads % own:

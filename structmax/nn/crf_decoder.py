@@ -52,10 +52,16 @@ class CRFDecoder(nn.Module):
             emissions: (N, …, C), or (…, N, C) if the CRF has `batch_first`.
             mask: (N, …) or (…, N), True for the steps that are kept, in any pattern.
         """
+        check.a_tensor("mask", mask)
         scores, chain = self.crf.scores(emissions, mask)
+        # An exported program has sizes of any number, which a check would fix.
+        if not torch.compiler.is_compiling():
+            chain.check(scores)
         # discrete: a gradient would be 0
         unary, pairwise, start, end = (t.detach() for t in widened(scores))
         assert chain.keep is not None
+        if unary.dim() == 2:
+            return _best(unary.unsqueeze(0), pairwise, start, end, chain.keep.unsqueeze(0)).squeeze(0)
         tags = _best(unary.flatten(0, -3), pairwise, start, end, chain.keep.flatten(0, -2))
         tags = tags.reshape(chain.keep.shape)
         return tags if self.crf.batch_first else tags.movedim(-1, 0)

@@ -201,7 +201,7 @@ class StructureGroup(AbstractGroup):
         exists = structure.exists(every)
         if exists is None:
             return Asked(structure, torch.ones(rows, self.copies.shape[1], dtype=torch.bool, device=like.device))
-        flat = [e.expand(t.shape).reshape(rows, -1) for e, t in zip(exists, every, strict=True)]
+        flat = [e.expand(t.shape).flatten(1) for e, t in zip(exists, every, strict=True)]
         return Asked(structure, torch.cat(flat, 1)[:, self.from_parts[: self.copies.shape[1]]])
 
     def _posed(self, odds: Tensor, scores: Tensor, asked: Asked, required: Tensor | None) -> Posed:
