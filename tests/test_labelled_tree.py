@@ -129,3 +129,13 @@ def test_refusals(name):
     ask, message = REFUSED[name]
     with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         ask()
+
+
+def test_parents_of_any_integers():
+    scores = torch.randn(3, 2, generator=torch.Generator().manual_seed(0)), torch.zeros(2, 2)
+    parents = torch.tensor([-1, 0, 0])
+    for dtype in (torch.int8, torch.int16, torch.int32):
+        tree, wide = structmax.LabelledTree(parents.to(dtype)), structmax.LabelledTree(parents)
+        best = structmax.argmax(scores, tree)
+        assert torch.equal(best.unary, structmax.argmax(scores, wide).unary)
+        assert torch.equal(tree.encode(tree.decode(best), scores).pairwise, best.pairwise)

@@ -404,3 +404,11 @@ def test_a_semiring_that_is_gone_is_missed():
     gc.collect()
     with pytest.raises(RuntimeError, match=f"the semiring of number {number}, which this call was made for, should"):
         semiring_of(number)
+
+
+def test_part_tensors_that_add_nothing_may_be_left_out():
+    arc, sibling = torch.ones(4, 4), torch.ones(4, 4, 4)
+    counting = Semiring(torch.add, torch.mul, zero=0.0, one=1.0)
+    structure = structmax.SecondOrderTree(single_root=True)
+    assert structmax.semiring_value((arc, sibling), structure, counting) == 7
+    assert structmax.semiring_value((arc[None][:0], sibling[None][:0]), structure, counting).shape == (0,)

@@ -114,7 +114,9 @@ def _problem(scores: Scores, structure: AbstractStructure, backend: str) -> Prob
     """The problem of scores that are taken as they are: what a structure adds to them would not be ⊗."""
     problem = Problem.of(scores, structure, backend, wide=True)
     given = 1 if isinstance(scores, Tensor) else sum(tensor is not None for tensor in scores)
-    if given != problem.count:
+    # a part tensor without entries stands for one that was left out, and adds nothing
+    needed = sum(tensor.shape[1:].numel() > 0 for tensor in problem.scores)
+    if not needed <= given <= problem.count:
         raise ValueError(
             f"`scores` of {type(structure).__name__} should be its {problem.count} part tensors, but are {given}: a "
             "semiring knows neither the sums nor the zeros that stand for optional ones. Try multiplying `start` and "

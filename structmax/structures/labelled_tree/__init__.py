@@ -110,6 +110,7 @@ class LabelledTree(AbstractStructure):
                 "where 0 stands for the root."
             )
         # after N steps towards the root all are there, unless they go round
+        parents = parents.long()
         above = torch.where(real, parents, -1)
         for _ in range(N):
             above = torch.where(above < 0, -1, parents.expand_as(above).gather(-1, above.clamp_min(0)))
@@ -177,7 +178,7 @@ class LabelledTree(AbstractStructure):
         hint = " Try LabelledTree(parents, lengths) to tell labels from padding."
         here = check.encodable("labels", labels, (labels >= 0) & (labels < C), real, wanted, hint).unsqueeze(-1)
         own = (here & (labels.unsqueeze(-1) == torch.arange(C, device=labels.device))).to(unary.dtype)
-        parents = self.parents.to(labels.device).expand(*labels.shape[:-1], N).unsqueeze(-1)
+        parents = self.parents.to(labels.device, torch.int64).expand(*labels.shape[:-1], N).unsqueeze(-1)
         above = own.gather(-2, parents.clamp(0, N - 1).expand_as(own)) * (parents >= 0)
         if pairwise.dim() > unary.dim():
             return LabelledTreeParts(own, above.unsqueeze(-1) * own.unsqueeze(-2))
