@@ -51,6 +51,7 @@ class Config(Settings):
         "train_size": 1,
         "curriculum": 0,
         "begin": 4,
+        "parser_size": 1,
         "policy_updates": 1,
         "policy_rate": 0,
         "entropy": 0,
@@ -65,6 +66,7 @@ class Config(Settings):
     test_file: str = option("", "file of expressions to test on, in the published format, of any length")
     curriculum: int = option(8, "number of epochs over which the expressions grow to the longest")
     begin: int = option(8, "number of tokens of the longest expressions at the start of the curriculum")
+    parser_size: int = option(64, "for ppo: size of the states of the parser that merges neighbours")
     policy_updates: int = option(2, "for ppo: how often the parser learns from a sample")
     policy_rate: float = option(1e-3, "for ppo and rl_spinn: learning rate of the parameters that choose the tree")
     entropy: float = option(0.003, "for ppo: weight of the entropy bonus that keeps the parser exploring")
@@ -86,7 +88,7 @@ def encoder(config: Config) -> encoders.Encoder:
         "gold": lambda: encoders.Gold(TOKENS, size),
         "spinn": lambda: encoders.SupervisedSpinn(TOKENS, size),
         "rl_spinn": lambda: encoders.ReinforcedSpinn(TOKENS, size, config.baseline),
-        "ppo": lambda: encoders.ProximalMerges(TOKENS, size, config.policy_updates, config.entropy),
+        "ppo": lambda: encoders.ProximalMerges(TOKENS, size, config.parser_size, config.policy_updates, config.entropy),
         "gumbel": lambda: encoders.Gumbel(TOKENS, size),
         "marginals": lambda: encoders.MarginalTree(TOKENS, size),
         "sparsemap": lambda: encoders.SparseTrees(TOKENS, size),

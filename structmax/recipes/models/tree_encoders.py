@@ -280,18 +280,21 @@ class ProximalMerges(Encoder):
     A draw is compared with the best tree of the policy, and differences are scaled to one size.
 
     Args:
+        vocabulary: number of words.
+        size: of the states of the composer.
+        parser_size: of the states of the policy, which makes many more of them.
         updates: of the policy for each draw.
         entropy: weight of the policy's entropy, which keeps it exploring.
 
     Reference: Havrylov, Kruszewski & Joulin 2019, https://arxiv.org/abs/1902.09393.
     """
 
-    def __init__(self, vocabulary: int, size: int, updates: int, entropy: float) -> None:
+    def __init__(self, vocabulary: int, size: int, parser_size: int, updates: int, entropy: float) -> None:
         super().__init__(vocabulary, size)
         self.tree = BinaryTreeLSTM(size, size)
-        self.parser_words = nn.Embedding(vocabulary, size)
-        self.reader = nn.LSTM(size, size, batch_first=True)
-        self.parser = MergeParser(size, size)
+        self.parser_words = nn.Embedding(vocabulary, parser_size)
+        self.reader = nn.LSTM(parser_size, parser_size, batch_first=True)
+        self.parser = MergeParser(parser_size, parser_size)
         self.updates, self.entropy = updates, entropy
         self.ppo = structmax.estimators.PPO(clip=0.2)
         self.scale = structmax.estimators.RunningScale()
