@@ -68,13 +68,13 @@ class _Refused(Function):
     """A gradient that has no gradient."""
 
     @staticmethod
-    def forward(ctx: Any, gradient: Tensor, who: str) -> Tensor:
-        ctx.who = who
+    def forward(ctx: Any, gradient: Tensor, who: str, instead: str) -> Tensor:
+        ctx.who, ctx.instead = who, instead
         return gradient.clone()
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
-        raise NotImplementedError(f"{ctx.who} has first derivatives only. Try `structmax.entmax_loss` in one process.")
+        raise NotImplementedError(f"{ctx.who} has first derivatives only. Try {ctx.instead}.")
 
 
 def no_transforms(who: str) -> None:
@@ -83,7 +83,9 @@ def no_transforms(who: str) -> None:
         raise NotImplementedError(f"{who} has no rule for torch.func. Try `structmax.entmax_loss` in one process.")
 
 
-def once(who: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def once(
+    who: str, instead: str = "`structmax.entmax_loss` in one process"
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Marks a backward whose gradients have none; whoever asks for them is told so."""
 
     def mark(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,7 +94,7 @@ def once(who: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
                 gradients = backward(ctx, *cotangents)
             if not torch.is_grad_enabled():
                 return gradients
-            return tuple(g if g is None else _Refused.apply(g.requires_grad_(), who) for g in gradients)
+            return tuple(g if g is None else _Refused.apply(g.requires_grad_(), who, instead) for g in gradients)
 
         return wrapped
 

@@ -102,6 +102,18 @@ def test_compiles_whole_and_takes_half_precision():
             ValueError,
             "should divide the 4 of `query`, but are 3",
         ),
+        (
+            lambda q, k, v: structmax.entmax_attention(q, k, v[..., :4, :]),
+            ValueError,
+            "`value` should have shape .* a value for each of the 6 keys, but has",
+        ),
+        (lambda q, k, v: structmax.entmax_attention(q, k, v.float()), TypeError, "`value` should have the dtype of"),
+        (lambda q, k, v: structmax.entmax_attention(q, k.float(), v), TypeError, "`key` should have the dtype of"),
+        (
+            lambda q, k, v: structmax.entmax_attention(q, k, v, torch.zeros(7)),
+            ValueError,
+            "Scores and `attn_mask` should broadcast with one another, but are .*Try a mask",
+        ),
         (lambda q, k, v: structmax.entmax_attention(q, k, v, alpha=0.0), ValueError, "`alpha` should be"),
     ],
 )

@@ -16,7 +16,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from structmax import check
-from structmax.mappings.attention import attention_weights, read
+from structmax.mappings.attention import attention_weights, entmax_attention, read
 
 __all__ = ["HeadAlphas", "learn_alpha", "register"]
 
@@ -44,7 +44,7 @@ def register(name: str = "entmax15", alpha: float = 1.5) -> None:
     AttentionMaskInterface.register(name, sdpa_mask)
 
 
-def _attention(default: float) -> Callable[..., tuple[Tensor, Tensor]]:
+def _attention(default: float) -> Callable[..., tuple[Tensor, Tensor | None]]:
     def attend(
         module: nn.Module,
         query: Tensor,
@@ -55,8 +55,8 @@ def _attention(default: float) -> Callable[..., tuple[Tensor, Tensor]]:
         scaling: float | None = None,
         is_causal: bool | None = None,
         **rest: Any,
-    ) -> tuple[Tensor, Tensor]:
-        """(batch, heads, N, D) to (batch, N, heads, D), and the weights."""
+    ) -> tuple[Tensor, Tensor | None]:
+        """(batch, heads, N, D) to (batch, N, heads, D), and the weights, if they are known."""
         for keyword, what in REFUSED.items():
             if rest.get(keyword) is not None:
                 raise NotImplementedError(
@@ -71,6 +71,11 @@ def _attention(default: float) -> Callable[..., tuple[Tensor, Tensor]]:
             key, value = key[..., : query.shape[-2], :], value[..., : query.shape[-2], :]
         own = getattr(module, "entmax", None)
         alpha = default if own is None else own()
+        if query.is_cuda and not rest.get("output_attentions"):
+            # without weights that nobody asked for, no score has to be kept
+            asked: Any = {"scale": scaling, "enable_gqa": True, "alpha": alpha}
+            out = entmax_attention(query, key, value, attention_mask, dropout, causal, **asked)
+            return out.transpose(1, 2).contiguous(), None
         weights = attention_weights(query, key, attention_mask, causal, scaling, True, alpha)
         return read(weights, value, dropout, True).transpose(1, 2).contiguous(), weights
 

@@ -29,6 +29,8 @@ ON_DEVICE = (
     "entmax_gradient",
     "entmax_part_gradient",
     "entmax_sums",
+    "attention",
+    "attention_pullback",
     "normmax",
     "argmax",
     "topk",
@@ -253,6 +255,71 @@ def entmax_sums(x: Tensor, state: Tensor, alpha: float) -> Tensor:
         scores = p * torch.where(inside, z, 0.0)
         total += torch.stack([p.sum(-1), slopes.sum(-1), scores.sum(-1)], -1)
     return total
+
+
+# ---------------------------------------------------------------- attention
+
+
+@returns("parts", "parts", "state[rows]:float64", "state[rows]:float64", "state[tiles]:uint8")
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, alpha: float | Tensor, scale: float, causal: bool, queries: int, keys: int,
+    rows: int, tiles: int, mask: Tensor | None = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Σ p v and Σ s v / Σ s with s = p^(2−α), (B, H, Q, D), maxima and thresholds (B, H Q), and a map of blocks.
+
+    Queries (B, H, Q, D) read keys and values (B, H / group, K, D); `alpha` may be (H,). The map (B, tiles) says which
+    tiles of `queries` have weights in which blocks of `keys`: a kernel's own matter, all ones here.
+    """
+    p, s, state = _attention_weights(q, k, alpha, scale, causal, mask)
+    total = s.sum(-1, keepdim=True)
+    shares = s / torch.where(total > 0, total, 1.0)
+    out, mean = ((weights @ _for_heads(v, q).double()).to(q.dtype) for weights in (p, shares))
+    peak, tau = (column.reshape(len(q), rows) for column in state.unbind(-1))
+    return out, mean, peak.contiguous(), tau.contiguous(), torch.ones(len(q), tiles, dtype=torch.uint8, device=q.device)
+
+
+@returns("parts", "state[rows]")
+def attention_pullback(
+    q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, mean: Tensor, peak: Tensor, tau: Tensor, live: Tensor,
+    alpha: float | Tensor, scale: float, causal: bool, queries: int, keys: int, rows: int, mask: Tensor | None = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """The cotangents of q, k and v, and those of the α of each row of weights: (B, H Q)."""
+    p, s, _ = _attention_weights(q, k, alpha, scale, causal, mask)
+    wide_k, wide_v, d_out = (_for_heads(t, q).double() for t in (k, v, d_out))
+    centred = d_out @ wide_v.mT - (d_out * mean.double()).sum(-1, keepdim=True)
+    d_x = s * centred * scale
+    d_q, d_k, d_v = d_x @ wide_k, d_x.mT @ q.double(), p.mT @ d_out
+    e = _number(alpha, p) - 1
+    log_p = torch.where(p > 0, p, 1.0).log()
+    y = e.reshape(-1, 1, 1) * log_p
+    small = y.abs() < 1e-3
+    safe = torch.where(small, 1.0, y)
+    psi = torch.where(small, -1 / 2 + y / 6 - y**2 / 24, (-safe - torch.expm1(-safe)) / safe**2)
+    d_alpha = (p * log_p**2 * psi * centred).sum(-1).reshape(len(q), rows)
+    d_k, d_v = (d.unflatten(1, (k.shape[1], -1)).sum(2) for d in (d_k, d_v))
+    return *(d.to(q.dtype) for d in (d_q, d_k, d_v)), d_alpha.to(torch.promote_types(q.dtype, torch.float32))
+
+
+def _attention_weights(
+    q: Tensor, k: Tensor, alpha: float | Tensor, scale: float, causal: bool, mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """p and s = p^(2−α), (B, H, Q, K), and the state of `_solve`, (B, H, Q, 2)."""
+    x = scale * (q.double() @ _for_heads(k, q).double().mT)
+    if causal:
+        x = x.masked_fill(~torch.ones(x.shape[-2:], dtype=torch.bool, device=x.device).tril(), -math.inf)
+    if mask is not None:
+        x = x.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else x + mask
+    per_row = alpha
+    if isinstance(alpha, Tensor):
+        per_row = alpha.reshape(-1, 1).expand(x.shape[:-1]).reshape(-1)
+    p, state = (t.reshape(*x.shape[:-1], -1) for t in _solve(x.flatten(0, 2), per_row))
+    exponent = 2 - (alpha.double().reshape(-1, 1, 1) if isinstance(alpha, Tensor) else alpha)
+    return p, torch.where(p > 0, torch.where(p > 0, p, 1.0) ** exponent, 0.0), state
+
+
+def _for_heads(x: Tensor, q: Tensor) -> Tensor:
+    """Keys or values for each head, where several heads share them."""
+    return x.repeat_interleave(q.shape[1] // x.shape[1], 1)
 
 
 def examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any]]]:

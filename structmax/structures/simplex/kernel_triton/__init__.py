@@ -15,6 +15,7 @@ from torch import Tensor
 from structmax.numerics.kernel_triton import launch
 from structmax.structures.simplex.kernel_triton.backward import gradient, pull_rows, pull_streamed
 from structmax.structures.simplex.kernel_triton.forward import solve_rows, solve_streamed
+from structmax.structures.simplex.kernel_triton.heads import attend, list_live, pull_keys, pull_queries
 from structmax.structures.simplex.kernel_triton.sums import sum_streamed
 
 # These read and write half precision, and compute in float32.
@@ -30,6 +31,8 @@ READS_HALF = (
     "marginals_jvp",
     "project",
     "project_jvp",
+    "attention",
+    "attention_pullback",
 )
 # Longest row that is kept in registers where it could as well be streamed.
 SHORT = 4096
@@ -174,3 +177,75 @@ def project(x: Tensor) -> Tensor:
 def project_jvp(point: Tensor, tangent: Tensor) -> Tensor:
     """The tangent less its mean over the support: (B, n)."""
     return entmax_pullback(point, tangent, 2.0)
+
+
+# ---------------------------------------------------------------- attention
+
+
+class _Heads:
+    """What the kernels of attention share: sizes, strides of the mask, and constants."""
+
+    def __init__(
+        self, q: Tensor, k: Tensor, mask: Tensor | None, alpha: float | Tensor, scale: float, causal: bool,
+        queries: int, keys: int,
+    ) -> None:  # fmt: skip
+        (B, H, Q, D), (_, shared, K, _) = q.shape, k.shape
+        e, kind, _, per_head = _family(alpha)
+        self.alpha = alpha if per_head else None
+        # a mask of size 1 in a dimension is the same for all of it
+        self.mask = None if mask is None else mask.expand(B, H, Q, K)
+        strides = (0, 0, 0, 0) if self.mask is None else self.mask.stride()
+        self.numbers = Q, K, H, H // shared, *strides, scale, e
+        is_bool = mask is not None and mask.dtype == torch.bool
+        masked = "none" if mask is None else "bools" if is_bool else "numbers"
+        # three products of tensor cores for one of float32; half precision has one
+        precision = "tf32x3" if q.dtype == torch.float32 else "tf32"
+        self.kind = kind, per_head, bool(causal), masked, precision
+        self.sizes = D, max(16, 1 << (D - 1).bit_length()), queries, keys
+        self.tiles, self.blocks = -(-Q // queries), -(-K // keys)
+        self.heads, self.shared = B * H, B * shared
+        self.warps = 8 if D > (128 if q.dtype == torch.float32 else 64) else 4
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, alpha: float | Tensor, scale: float, causal: bool, queries: int, keys: int,
+    rows: int, tiles: int, mask: Tensor | None = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """As in reference.py, with the blocks that have weights in the last output."""
+    heads = _Heads(q, k, mask, alpha, scale, causal, queries, keys)
+    out, mean = torch.empty_like(q), torch.empty_like(q)
+    peak, tau = (torch.empty(len(q), rows, dtype=torch.float64, device=q.device) for _ in range(2))
+    live = torch.zeros(len(q), tiles, dtype=torch.uint8, device=q.device)
+    listed = torch.empty(live.shape, dtype=torch.int32, device=q.device)
+    arguments = q, k, v, heads.alpha, heads.mask, out, mean, peak, tau, live, listed, *heads.numbers
+    launch(attend, (heads.tiles, heads.heads), arguments, (*heads.kind, 20, *heads.sizes), heads.warps)
+    return out, mean, peak, tau, live
+
+
+def attention_pullback(
+    q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, mean: Tensor, peak: Tensor, tau: Tensor, live: Tensor,
+    alpha: float | Tensor, scale: float, causal: bool, queries: int, keys: int, rows: int, mask: Tensor | None = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """As in reference.py."""
+    heads = _Heads(q, k, mask, alpha, scale, causal, queries, keys)
+    d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    d_alpha = torch.zeros(len(q), rows, dtype=torch.float32, device=q.device)
+    of_rows = torch.empty(6, len(q), rows, dtype=torch.float32, device=q.device)
+    given = q, k, v, heads.alpha, heads.mask, d_out
+    of_tiles = _listed(live, heads, heads.tiles, heads.blocks, (heads.blocks, 1))
+    arguments = *given, mean, peak, tau, *of_tiles, d_q, of_rows, d_alpha, *heads.numbers
+    launch(pull_queries, (heads.tiles, heads.heads), arguments, (*heads.kind, *heads.sizes), heads.warps)
+    of_blocks = _listed(live, heads, heads.blocks, heads.tiles, (1, heads.blocks))
+    arguments = *given, of_rows, *of_blocks, d_k, d_v, *heads.numbers
+    launch(pull_keys, (heads.blocks, heads.shared), arguments, (*heads.kind, *heads.sizes), heads.warps)
+    return d_q, d_k, d_v, d_alpha
+
+
+def _listed(live: Tensor, heads: _Heads, rows: int, length: int, strides: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Of each tile the blocks that have weights, or of each block the tiles: their numbers, and how many."""
+    count = heads.heads * rows
+    listed = torch.empty(count, max(length, 1), dtype=torch.int32, device=live.device)
+    counts = torch.empty(count, dtype=torch.int32, device=live.device)
+    arguments = live, listed, counts, length, rows, heads.tiles * heads.blocks, *strides
+    launch(list_live, (count,), arguments, (1 << max(length - 1, 0).bit_length(),))
+    return listed, counts

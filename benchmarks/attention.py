@@ -1,0 +1,116 @@
+"""Times entmax attention and the memory it takes: `python benchmarks/attention.py`, `--tokens 2048 8192`.
+
+A step is the output and the gradients of queries, keys and values; all contenders take turns, and their kernels are
+compiled before. Scores are random, with a standard deviation of 1 times the sharpness: the larger it is, the fewer keys
+have a weight. `blocks` is the share of blocks of 64 queries and 64 keys that have any weight, of those a causal mask
+leaves. `error` is that of the output and of the worst gradient, relative to the largest number, against float64 on the
+first tokens.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import structmax
+from benchmarks.measure import peak_mib, take_turns
+from benchmarks.run import DTYPES, device_name, show
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+# instances, heads, numbers of a head, tokens, dtype
+SIZES = {"cuda": (4, 16, 64, [2048, 8192], "bfloat16"), "cpu": (1, 2, 16, [128], "float32")}
+BUDGET_MS = 10000.0
+BLOCK = 64
+# tokens that are compared with float64
+JUDGED = 1024
+
+
+def keeping_scores(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """The weights of all pairs in memory at once."""
+    may = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+    return structmax.entmax15(query @ key.mT * query.shape[-1] ** -0.5, mask=may) @ value
+
+
+CONTENDERS: dict[str, Attention] = {
+    "scaled_dot_product_attention": partial(F.scaled_dot_product_attention, is_causal=True),
+    "entmax_attention": partial(structmax.entmax_attention, is_causal=True),
+    "entmax_attention, sparsemax": partial(structmax.entmax_attention, is_causal=True, alpha=2.0),
+    "entmax_attention, alpha 1.3": partial(structmax.entmax_attention, is_causal=True, alpha=1.3),
+    "entmax15, scores kept": keeping_scores,
+}
+# what a contender should have computed
+TRUE: dict[str, Attention] = {
+    "scaled_dot_product_attention": CONTENDERS["scaled_dot_product_attention"],
+    "entmax15, scores kept": CONTENDERS["entmax_attention"],
+}
+
+
+def inputs(shape: tuple[int, ...], sharpness: float, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(shape, device=device) for _ in range(3))
+    return tuple(t.to(dtype).requires_grad_() for t in (sharpness * query, key, value))
+
+
+def step(attention: Attention, *tensors: Tensor) -> list[Tensor]:
+    out = attention(*tensors)
+    d_out = torch.ones_like(out).cumsum(-1) / out.shape[-1]
+    return [out.detach(), *torch.autograd.grad(out, tensors, d_out)]
+
+
+def live_share(query: Tensor, key: Tensor) -> float:
+    """The share of blocks below the diagonal with a weight, of one head."""
+    x = (query[0, 0].detach() @ key[0, 0].detach().mT).float() * query.shape[-1] ** -0.5
+    weights = structmax.entmax15(x, mask=torch.ones_like(x, dtype=torch.bool).tril())
+    blocks = F.max_pool2d(weights[None, None], BLOCK, ceil_mode=True)[0, 0]
+    below = torch.ones_like(blocks, dtype=torch.bool).tril()
+    return float((blocks[below] > 0).float().mean())
+
+
+def errors(name: str, tensors: tuple[Tensor, ...]) -> list[str]:
+    """Of the output, and of the worst gradient, on the first tokens."""
+    few = tuple(t[:1, :2, :JUDGED].detach().requires_grad_() for t in tensors)
+    wide = tuple(t.detach().double().requires_grad_() for t in few)
+    got, want = step(CONTENDERS[name], *few), step(TRUE.get(name, CONTENDERS[name]), *wide)
+    worst = [float((a.double() - b).abs().max() / b.abs().max()) for a, b in zip(got, want, strict=True)]
+    return [f"{worst[0]:.1e}", f"{max(worst[1:]):.1e}"]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=tuple(SIZES), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--tokens", type=int, nargs="+")
+    parser.add_argument("--size", type=int, help="numbers of a head")
+    parser.add_argument("--dtype", choices=DTYPES)
+    parser.add_argument("--sharpness", type=float, nargs="+", default=[1.0, 4.0, 16.0, 64.0], help="of the scores")
+    parser.add_argument("--rounds", type=int, default=10)
+    given = parser.parse_args(arguments)
+    instances, heads, size, tokens, dtype = SIZES[given.device]
+    print(f"{device_name(given.device)}, {instances} x {heads} heads of {given.size or size}, {given.dtype or dtype}")
+    lines = []
+    for count in given.tokens or tokens:
+        for sharpness in given.sharpness:
+            shape = instances, heads, count, given.size or size
+            tensors = inputs(shape, sharpness, DTYPES[given.dtype or dtype], given.device)
+            calls = {name: partial(step, attention, *tensors) for name, attention in CONTENDERS.items()}
+            held = {name: (call(), peak_mib(call, given.device))[1] for name, call in calls.items()}
+            times = take_turns(calls, given.device, given.rounds, BUDGET_MS)
+            baseline, live = median(times["scaled_dot_product_attention"]), live_share(*tensors[:2])
+            for name, samples in times.items():
+                middle = median(samples)
+                memory = "-" if held[name] is None else f"{held[name]:.0f}"
+                ratio = f"{middle / baseline:.2f}x"
+                where = [str(count), f"{sharpness:g}", f"{live:.2f}"]
+                lines.append([*where, name, f"{middle:.3f}", ratio, memory, *errors(name, tensors)])
+    show(["tokens", "sharpness", "blocks", "attention", "step ms", "ratio", "MiB", "error", "of gradients"], lines)
+
+
+if __name__ == "__main__":
+    main()
