@@ -214,6 +214,29 @@ def test_an_expression_counts_once(encoder):
     torch.testing.assert_close(reported["accuracy"], (values == 3).float().mean())
 
 
+def test_the_parser_of_ppo_is_kept_after_its_epochs():
+    task, _ = trained(encoder="ppo", steps=0, policy_epochs=2)
+    once, later = task.batches(1), task.batches(2)
+    assert max(int(indices.max()) for indices in once) < len(task.train)
+    # every expression still comes once
+    assert torch.equal(torch.cat(later).sort().values, len(task.train) + torch.arange(len(task.train)))
+    ((loss, metrics),) = task.updates(later[0], torch.Generator())
+    loss.backward()
+    assert 0 <= metrics["accuracy"] <= 1
+    for name, p in task.model.named_parameters():
+        assert (p.grad is None or not p.grad.any()) == name.startswith(recipe.CHOOSING["ppo"]), name
+    # it is the tree that is used, once trained
+    task.model.eval()
+    batch = task.train.batch(later[0] - len(task.train))
+    expected = torch.nn.functional.cross_entropy(task.model.classifier(task.model.encoder(batch).root), batch.values)
+    torch.testing.assert_close(loss, expected)
+
+
+def test_the_parser_of_ppo_learns_to_the_end_by_default():
+    task, _ = trained(encoder="ppo", steps=0)
+    assert max(int(indices.max()) for indices in task.batches(50)) < len(task.train)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("baseline", get_args(recipe.Baseline))
 def test_every_baseline(baseline):

@@ -54,6 +54,7 @@ class Config(Settings):
         "parser_size": 1,
         "policy_updates": 1,
         "policy_rate": 0,
+        "policy_epochs": 0,
         "entropy": 0,
     }
     most = Settings.most | {"policy_rate": 1e30}
@@ -69,6 +70,7 @@ class Config(Settings):
     parser_size: int = option(64, "for ppo: size of the states of the parser that merges neighbours")
     policy_updates: int = option(2, "for ppo: how often the parser learns from a sample")
     policy_rate: float = option(1e-3, "for ppo and rl_spinn: learning rate of the parameters that choose the tree")
+    policy_epochs: int = option(0, "for ppo: number of epochs in which the parser learns, to be kept then; 0 for all")
     entropy: float = option(0.003, "for ppo: weight of the entropy bonus that keeps the parser exploring")
     epochs: int = option(15, "passes over the training data")
     learning_rate: float = option(2e-3, "highest learning rate of the optimiser")
@@ -141,7 +143,10 @@ class Recipe(Task[Config]):
         shortest, end = (int(length) for length in self.train.lengths.aminmax())
         begin = max(self.config.begin, shortest)
         longest = begin + round(grown * (end - begin))
-        return text.by_length(self.train.lengths, self.config.batch_size, generator, longest)
+        batches = text.by_length(self.train.lengths, self.config.batch_size, generator, longest)
+        # to tell, expressions whose trees are kept are numbered after all
+        kept = self.config.encoder == "ppo" and 0 < self.config.policy_epochs <= epoch
+        return [indices + kept * len(self.train) for indices in batches]
 
     def optimiser(self) -> torch.optim.Optimizer:
         """What is taught by a reward alone learns at a rate of its own."""
@@ -153,7 +158,8 @@ class Recipe(Task[Config]):
         return torch.optim.Adam(groups, self.config.learning_rate)
 
     def updates(self, indices: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        batch = self.train.batch(indices.to(self.device))
+        numbers = indices.to(self.device)
+        batch = self.train.batch(numbers % len(self.train))
         judged: list[dict[str, Tensor]] = []
 
         def judge(states: Tensor, index: Tensor) -> Tensor:
@@ -166,7 +172,10 @@ class Recipe(Task[Config]):
             judged.append({"loss": (losses.detach() * share).sum(), "accuracy": (right * share).sum()})
             return losses
 
-        for losses in self.model.encoder.losses(batch, judge, generator):
+        encoder = self.model.encoder
+        is_kept = bool(indices[0] >= len(self.train))
+        updates = encoder.composing(batch, judge) if is_kept else encoder.losses(batch, judge, generator)
+        for losses in updates:
             # of what was judged first, the states that are learnt from
             yield losses.mean(), judged[0]
 

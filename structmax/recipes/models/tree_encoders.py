@@ -71,6 +71,11 @@ class Encoder(nn.Module, ABC):
         """The states in training, where that is not the same."""
         return self(sentences).root
 
+    def composing(self, sentences: Sentences, judge: Judge) -> Iterator[Tensor]:
+        """The losses (B,) to train the composer on alone, over the trees as they are used."""
+        root = self(sentences).root
+        yield judge(root, torch.arange(len(root), device=root.device))
+
 
 class Lstm(Encoder):
     """No tree: the last state of an LSTM."""
