@@ -1,5 +1,6 @@
 """Fills `torch.empty` with NaN, so that a cell no kernel wrote is seen; interprets Triton where there is no GPU."""
 
+import importlib.util
 import os
 
 import pytest
@@ -47,3 +48,15 @@ def poisoned(make):
 def poison(monkeypatch):
     monkeypatch.setattr(torch, "empty", poisoned(torch.empty))
     monkeypatch.setattr(torch, "empty_like", poisoned(torch.empty_like))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def compiled(tmp_path_factory):
+    """What is interpreted here, the compiler for a GPU takes as well."""
+    if os.environ.get("TRITON_INTERPRET") != "1" or importlib.util.find_spec("triton") is None:
+        yield
+        return
+    from launched import every_kernel_compiled
+
+    with every_kernel_compiled(tmp_path_factory.mktemp("triton") / "launches"):
+        yield

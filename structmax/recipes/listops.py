@@ -56,8 +56,10 @@ class Config(Settings):
         "policy_rate": 0,
         "policy_epochs": 0,
         "entropy": 0,
+        "dropout": 0,
+        "weight_decay": 0,
     }
-    most = Settings.most | {"policy_rate": 1e30}
+    most = Settings.most | {"policy_rate": 1e30, "dropout": 0.99, "weight_decay": 1e30}
     encoder: Name = option("sparse_marginalisation", "module that reads the expression")
     baseline: Baseline = option("self_critical", "for rl_spinn: what the loss of a sample is compared with")
     size: int = option(64, "size of the vectors of words and states")
@@ -65,6 +67,8 @@ class Config(Settings):
     train_size: int = option(50_000, "number of expressions to generate for training, if no file is given")
     train_file: str = option("", "file of expressions to train on, in the published format")
     test_file: str = option("", "file of expressions to test on, in the published format, of any length")
+    dropout: float = option(0.0, "share of features of the expression's state that training leaves out")
+    weight_decay: float = option(0.0, "how much of each parameter a step takes away, times the learning rate")
     curriculum: int = option(8, "number of epochs over which the expressions grow to the longest")
     begin: int = option(8, "number of tokens of the longest expressions at the start of the curriculum")
     parser_size: int = option(64, "for ppo: size of the states of the parser that merges neighbours")
@@ -107,7 +111,9 @@ class Model(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.encoder = encoder(config)
-        self.classifier = nn.Sequential(nn.Linear(config.size, config.size), nn.ReLU(), nn.Linear(config.size, 10))
+        self.classifier = nn.Sequential(
+            nn.Dropout(config.dropout), nn.Linear(config.size, config.size), nn.ReLU(), nn.Linear(config.size, 10)
+        )
 
 
 class Recipe(Task[Config]):
@@ -155,7 +161,7 @@ class Recipe(Task[Config]):
         chosen = [p for name, p in named if name.startswith(choosing)]
         rest = [p for name, p in named if not name.startswith(choosing)]
         groups: list[dict[str, Any]] = [{"params": rest}, {"params": chosen, "lr": self.config.policy_rate}]
-        return torch.optim.Adam(groups, self.config.learning_rate)
+        return torch.optim.AdamW(groups, self.config.learning_rate, weight_decay=self.config.weight_decay)
 
     def updates(self, indices: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         numbers = indices.to(self.device)
