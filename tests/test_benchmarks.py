@@ -115,3 +115,14 @@ def test_names_can_be_listed_and_chosen(run: ModuleType, capsys: pytest.CaptureF
     names = capsys.readouterr().out.split()
     assert names[0] == "sparsemax/4096x1000/bfloat16"
     assert len(names) == 4
+
+
+def test_steps_of_a_recipe_take_turns(run: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = importlib.import_module("benchmarks.recipe_steps")
+    few = ["--set", "size=4", "--set", "train_size=40", "--steps", "1", "--rounds", "1", "--device", "cpu"]
+    steps.main(["translate", "--over", "attention=softmax,sparsemax", *few])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[-2:]] == ["softmax", "sparsemax"]
+    assert lines[-2].endswith("1.000x")
+    with pytest.raises(SystemExit):
+        steps.main(["translate", "--over", "nothing=1", *few])
