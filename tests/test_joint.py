@@ -224,6 +224,16 @@ def test_other_choices(settings):
         assert kinds == [False, True] * 5
 
 
+def test_the_parser_has_a_learning_rate_of_its_own():
+    task = recipe.Recipe(recipe.Config(train_size=4, tree_size=4, size=4, hidden=4, parser_rate=0.0), CPU)
+    groups = task.optimiser().param_groups
+    assert [group["lr"] for group in groups] == [2e-3, 0.0]
+    by_rate = [{id(p) for p in group["params"]} for group in groups]
+    assert by_rate[1] == {id(p) for p in task.model.parser.parameters()}
+    assert by_rate[0] | by_rate[1] == {id(p) for p in task.model.parameters()}
+    assert not by_rate[0] & by_rate[1]
+
+
 def test_no_sentence_is_trained_on_and_tested():
     for task in ("semantic", "sentiment"):
         data = recipe.generated(recipe.Config(task=task, train_size=300, tree_size=600))

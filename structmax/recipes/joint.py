@@ -39,6 +39,7 @@ class Config(Settings):
     least = Settings.least | {
         "pretrain": 0,
         "step": 1e-6,
+        "parser_rate": 0,
         "size": 1,
         "layers": 1,
         "word_size": 1,
@@ -49,7 +50,7 @@ class Config(Settings):
         "train_size": 1,
         "tree_size": 1,
     }
-    most = Settings.most | {"dropout": 0.99, "word_dropout": 1}
+    most = Settings.most | {"dropout": 0.99, "word_dropout": 1, "parser_rate": 1e30}
     task: Literal["semantic", "sentiment"] = option("semantic", "what is predicted: a graph of meaning, or a class")
     method: Method = option("spigot", "what the task sees of the trees, and how the parser learns from it")
     pretrain: int = option(4, "number of epochs at the start in which the parser alone is trained, on the treebank")
@@ -59,6 +60,7 @@ class Config(Settings):
         "polytope", "for spigot: onto mixtures of trees, or of choices of a head for each word"
     )
     step: float = option(1.0, "for spigot: size of the step against the task's gradient")
+    parser_rate: float = option(2e-3, "highest learning rate of the parser; a low one keeps what the treebank taught")
     size: int = option(64, "size of the states of both LSTMs, in each direction")
     layers: int = option(1, "number of layers of both LSTMs")
     word_size: int = option(64, "size of the vectors of words, if no file is given")
@@ -75,7 +77,7 @@ class Config(Settings):
     tree_file: str = option("", "CoNLL-U file of trees for the parser; by default those of the task's sentences")
     epochs: int = option(14, "passes over the training data, those of the parser included")
     batch_size: int = option(32, "number of instances in a step, over all processes together")
-    learning_rate: float = option(2e-3, "highest learning rate of the optimiser")
+    learning_rate: float = option(2e-3, "highest learning rate of the task's network")
     clip: float = option(5.0, "largest norm of the gradient; 0 for no limit")
 
     def __post_init__(self) -> None:
@@ -179,6 +181,12 @@ class Recipe(Task[Config]):
             turns = [trees[k % len(trees)] for k in range(len(batches))]
             batches = [batch for pair in zip(batches, turns, strict=True) for batch in pair]
         return batches
+
+    def optimiser(self) -> torch.optim.Optimizer:
+        model = self.model
+        task = [p for part in (model.reader, model.head_words, model.end) for p in part.parameters()]
+        parser = {"params": model.parser.parameters(), "lr": self.config.parser_rate}
+        return torch.optim.Adam([{"params": task}, parser], self.config.learning_rate)
 
     def updates(self, indices: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         if int(indices[0]) >= len(self.train):
