@@ -224,12 +224,13 @@ def test_other_choices(settings):
         assert kinds == [False, True] * 5
 
 
-def test_the_parser_has_a_learning_rate_of_its_own():
-    task = recipe.Recipe(recipe.Config(train_size=4, tree_size=4, size=4, hidden=4, parser_rate=0.0), CPU)
-    groups = task.optimiser().param_groups
-    assert [group["lr"] for group in groups] == [2e-3, 0.0]
-    by_rate = [{id(p) for p in group["params"]} for group in groups]
-    assert by_rate[1] == {id(p) for p in task.model.parser.parameters()}
+def test_the_parser_is_slower_once_the_task_uses_its_trees():
+    task = recipe.Recipe(recipe.Config(train_size=4, tree_size=4, size=4, hidden=4, parser_rate=0.25), CPU)
+    parser, rest = task.optimiser().param_groups
+    assert [task.rate(parser, epoch) for epoch in (0, 3, 4, 9)] == [1, 1, 0.25, 0.25]
+    assert [task.rate(rest, epoch) for epoch in (0, 3, 4, 9)] == [1] * 4
+    by_rate = [{id(p) for p in group["params"]} for group in (parser, rest)]
+    assert by_rate[0] == {id(p) for p in task.model.parser.parameters()}
     assert by_rate[0] | by_rate[1] == {id(p) for p in task.model.parameters()}
     assert not by_rate[0] & by_rate[1]
 

@@ -299,6 +299,28 @@ def test_the_schedule_ends_with_the_run_though_epochs_grow(tmp_path):
     assert rates == pytest.approx([1 - epochs / 3 for epochs in done])
 
 
+def test_a_task_slows_a_group_of_parameters(tmp_path):
+    rates = []
+
+    class Slowing(Line):
+        def optimiser(self):
+            groups = [{"params": [p], "place": place} for place, p in enumerate(self.model.parameters())]
+            self.kept = torch.optim.SGD(groups, self.config.learning_rate)
+            return self.kept
+
+        def rate(self, group, epoch):
+            return 0.5 if epoch == 1 and group["place"] == 0 else 1.0
+
+        def updates(self, indices, generator):
+            rates.append([group["lr"] for group in self.kept.param_groups])
+            yield from super().updates(indices, generator)
+
+    run(Slowing, Config(learning_rate=0.1, epochs=3), tmp_path / "a")
+    steps = len(rates) // 3
+    assert [first for first, *_ in rates] == pytest.approx([0.1] * steps + [0.05] * steps + [0.1] * steps)
+    assert {rate for _, *rest in rates for rate in rest} == {0.1}
+
+
 # ---------------------------------------------------------------- errors
 
 

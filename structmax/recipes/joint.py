@@ -9,7 +9,7 @@ Reference: Peng, Thomson & Smith 2018, Backpropagating through structured argmax
 https://arxiv.org/abs/1805.04658.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -50,7 +50,7 @@ class Config(Settings):
         "train_size": 1,
         "tree_size": 1,
     }
-    most = Settings.most | {"dropout": 0.99, "word_dropout": 1, "parser_rate": 1e30}
+    most = Settings.most | {"dropout": 0.99, "word_dropout": 1, "parser_rate": 1}
     task: Literal["semantic", "sentiment"] = option("semantic", "what is predicted: a graph of meaning, or a class")
     method: Method = option("spigot", "what the task sees of the trees, and how the parser learns from it")
     pretrain: int = option(4, "number of epochs at the start in which the parser alone is trained, on the treebank")
@@ -60,7 +60,9 @@ class Config(Settings):
         "polytope", "for spigot: onto mixtures of trees, or of choices of a head for each word"
     )
     step: float = option(1.0, "for spigot: size of the step against the task's gradient")
-    parser_rate: float = option(2e-3, "highest learning rate of the parser; a low one keeps what the treebank taught")
+    parser_rate: float = option(
+        1.0, "share of the learning rate that the parser keeps after `pretrain`: a low one guards what it has learnt"
+    )
     size: int = option(64, "size of the states of both LSTMs, in each direction")
     layers: int = option(1, "number of layers of both LSTMs")
     word_size: int = option(64, "size of the vectors of words, if no file is given")
@@ -77,7 +79,7 @@ class Config(Settings):
     tree_file: str = option("", "CoNLL-U file of trees for the parser; by default those of the task's sentences")
     epochs: int = option(14, "passes over the training data, those of the parser included")
     batch_size: int = option(32, "number of instances in a step, over all processes together")
-    learning_rate: float = option(2e-3, "highest learning rate of the task's network")
+    learning_rate: float = option(2e-3, "highest learning rate of the optimiser")
     clip: float = option(5.0, "largest norm of the gradient; 0 for no limit")
 
     def __post_init__(self) -> None:
@@ -183,10 +185,14 @@ class Recipe(Task[Config]):
         return batches
 
     def optimiser(self) -> torch.optim.Optimizer:
-        model = self.model
-        task = [p for part in (model.reader, model.head_words, model.end) for p in part.parameters()]
-        parser = {"params": model.parser.parameters(), "lr": self.config.parser_rate}
-        return torch.optim.Adam([{"params": task}, parser], self.config.learning_rate)
+        parser = list(self.model.parser.parameters())
+        rest = [p for name, p in self.model.named_parameters() if not name.startswith("parser.")]
+        groups = [{"params": parser, "part": "parser"}, {"params": rest, "part": "task"}]
+        return torch.optim.Adam(groups, self.config.learning_rate)
+
+    def rate(self, group: Mapping[str, Any], epoch: int) -> float:
+        is_later = epoch >= self.config.pretrain
+        return self.config.parser_rate if is_later and group["part"] == "parser" else 1.0
 
     def updates(self, indices: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         if int(indices[0]) >= len(self.train):

@@ -94,7 +94,8 @@ class Loop:
     def _step(self, indices: Tensor, batches: int) -> None:
         rate = schedule.factor(self.config, self.place.step, self._steps(batches), self.place.seconds)
         for group in self.optimiser.param_groups:
-            group["lr"] = group.setdefault("initial_lr", group["lr"]) * rate
+            whole = group.setdefault("initial_lr", group["lr"]) * rate
+            group["lr"] = whole * self.task.rate(group, self.place.epoch)
         mine, share = self.processes.share(indices)
         updates = self.task.updates(mine, self.generator)
         while update := self._in_precision(lambda: next(updates, None)):

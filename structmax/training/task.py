@@ -6,7 +6,7 @@ name is the recipe's, its docstring the description, and the fields of `Config` 
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -139,6 +139,10 @@ class Task(ABC, Generic[C]):
     def optimiser(self) -> torch.optim.Optimizer:
         """Adam by default. Groups may have learning rates of their own: the schedule multiplies them."""
         return torch.optim.Adam(self.model.parameters(), self.config.learning_rate)
+
+    def rate(self, group: Mapping[str, Any], epoch: int) -> float:
+        """The share of its learning rate that a group of the optimiser has in an epoch, beside the schedule: all of it."""
+        return 1.0
 
     def drawings(self) -> list[dict[str, Any]]:
         """Structures worth looking at, as `structmax.plots.structures` takes them. None by default."""
