@@ -141,7 +141,7 @@ class Task(ABC, Generic[C]):
         return torch.optim.Adam(self.model.parameters(), self.config.learning_rate)
 
     def rate(self, group: Mapping[str, Any], epoch: int) -> float:
-        """The share of its learning rate that a group of the optimiser has in an epoch, beside the schedule: all of it."""
+        """The share of its learning rate that a group of the optimiser has in an epoch, beside the schedule."""
         return 1.0
 
     def drawings(self) -> list[dict[str, Any]]:
