@@ -70,7 +70,7 @@ def placed(given: dict[str, Any], recipe: str, default: str) -> RunFolder:
     if "/" in name or name in (".", "..") or not name.isprintable() or len(name.encode()) > LONGEST_NAME:
         raise typer.BadParameter(
             f"--name should be the name of one folder, printable, at most {LONGEST_NAME} bytes and without a slash, "
-            f"but is {name!r}. Try --folder to choose where the folder is."
+            f"but is {name!r}. {'Try --folder to choose where the folder is.' if given['name'] else 'Try a short --name.'}"
         )
     return RunFolder(given["folder"] / recipe / name)
 

@@ -91,13 +91,15 @@ def changed(config: Settings) -> dict[str, Any]:
 
 
 def name_of(config: Settings) -> str:
-    """A name for the run: what differs from the defaults, or "default".
+    """A name for the run: what differs from the defaults, or "default". Files go without their folders.
 
     Examples:
         >>> name_of(Settings(seed=1, bf16=True)), name_of(Settings())
         ('seed=1,bf16=True', 'default')
     """
-    return spelled(changed(config)) or "default"
+    # texts alone are paths, or several with commas between them
+    settings = {name: FOLDERS.sub("", v) if isinstance(v, str) else v for name, v in changed(config).items()}
+    return spelled(settings) or "default"
 
 
 def _conflict(folder: RunFolder, config: Settings) -> str | None:
