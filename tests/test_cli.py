@@ -163,6 +163,7 @@ def test_help_has_the_fields_of_the_config(structmax_in):
             "--name should be the name of one folder, printable, at most 255 bytes and without a slash",
         ),
         (("run", "tiny", "--name", "n" * 256), "Try --folder to choose where the folder is."),
+        (("run", "listops", "--test-file", "n" * 256), "Try a short --name."),
         (("compare", "tiny", "--over", "clip=0,1", "--name", ".."), "without a slash, but is '..'"),
         (("run", "listops", "--longest", 4), "`longest` should be at least 5, but is 4."),
         (("run", "listops", "--entropy", -1.0), "`entropy` should be at least 0, but is -1.0."),

@@ -565,7 +565,7 @@ def test_averages_are_fetched_now_and_then():
 def test_names_of_runs():
     assert name_of(Config()) == "default"
     assert name_of(Config(seed=2, flavour="twice")) == "seed=2,flavour=twice"
-    assert name_of(Config(device="a/b")) == "device=a_b"
+    assert name_of(Config(device="of/a/x.de,b/x.en")) == "device=x.de,x.en"
     assert changed(Config(draws=True)) == {"draws": True}
 
 

@@ -68,9 +68,10 @@ def placed(given: dict[str, Any], recipe: str, default: str) -> RunFolder:
     """The folder that the flags of `of_place` name; or a usage error."""
     name = given["name"] or default
     if "/" in name or name in (".", "..") or not name.isprintable() or len(name.encode()) > LONGEST_NAME:
+        hint = "Try --folder to choose where the folder is." if given["name"] else "Try a short --name."
         raise typer.BadParameter(
             f"--name should be the name of one folder, printable, at most {LONGEST_NAME} bytes and without a slash, "
-            f"but is {name!r}. {'Try --folder to choose where the folder is.' if given['name'] else 'Try a short --name.'}"
+            f"but is {name!r}. {hint}"
         )
     return RunFolder(given["folder"] / recipe / name)
 

@@ -1,6 +1,7 @@
 """One run from its first step to its summary: train, take the best model, test it, write down what came of it."""
 
 import platform
+import re
 from contextlib import nullcontext
 from dataclasses import asdict, fields
 from importlib.metadata import PackageNotFoundError, version
@@ -16,6 +17,9 @@ from structmax.training.origin import origin
 from structmax.training.run_folder import RunFolder, spelled
 from structmax.training.task import C, Settings, Task
 from structmax.training.watcher import Watcher
+
+# What is before the name of a file, in each of several with commas between them.
+FOLDERS = re.compile("[^,]*/")
 
 
 def run(
@@ -97,7 +101,6 @@ def name_of(config: Settings) -> str:
         >>> name_of(Settings(seed=1, bf16=True)), name_of(Settings())
         ('seed=1,bf16=True', 'default')
     """
-    # texts alone are paths, or several with commas between them
     settings = {name: FOLDERS.sub("", v) if isinstance(v, str) else v for name, v in changed(config).items()}
     return spelled(settings) or "default"
 
