@@ -8,6 +8,7 @@ import torch
 pytest.importorskip("triton")
 
 import structmax
+from structmax.numerics.kernel_triton import active_set
 from structmax.structures.linear_chain import kernel_triton
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -230,3 +231,39 @@ def test_transitions_that_a_mask_leaves_sum_to_their_labels(dtype):
     # nothing is left of the scores of labels beside such a mask
     assert labels.tolist() == [[[0.5, 0.5], [0.0, 1.0]]]
     assert transitions.tolist() == [[[0.0, 0.5], [0.0, 0.5]]]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("turns", [64, 1])
+def test_sparse_maps(shared, turns, monkeypatch):
+    """In one launch, and in many, between which room is made."""
+    if turns == 1:
+        monkeypatch.setattr(kernel_triton, "TURNS", 1)
+        monkeypatch.setattr(active_set, "STRUCTURES", 1)
+        monkeypatch.setattr(active_set, "PARTS", 1)
+    scores, lengths, _ = drawn(3, shared)
+    both = [
+        structmax.sparsemap(
+            there(*scores) if backend == "triton" else scores,
+            structmax.LinearChain(lengths),
+            temperature=3.0,
+            backend=backend,
+        )
+        for backend in ("triton", "reference")
+    ]
+    same(*((result.value, *result.marginals[:2], result.converged) for result in both), 1e-9)
+    assert int(both[0].counts.max()) > 2
+    assert both[0].counts.cpu().tolist()[2:] == [1, 0]
+
+
+def test_a_search_of_sequences_that_ends_early(monkeypatch):
+    monkeypatch.setattr(kernel_triton, "TURNS", 2)
+    scores = tuple(t[:2] for t in drawn(3, False)[0])
+    with pytest.warns(UserWarning, match="did not converge in . of 2 instances after max_iter=3"):
+        result = structmax.sparsemap(
+            there(*(0.01 * t for t in scores)),
+            structmax.LinearChain(torch.tensor([4, 3])),
+            max_iter=3,
+            backend="triton",
+        )
+    assert int(result.iterations.max()) == 3

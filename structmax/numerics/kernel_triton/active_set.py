@@ -5,6 +5,8 @@ host only asks every few iterations: whether all are done, whether a support or 
 more before it looks at the answer. If that has been there for some time, the GPU waits for the host, which takes longer
 to launch the kernels than they run; from then on they are replayed as a CUDA graph. An instance that is done has length
 0 from then on, where the structure has lengths, so that no more is searched there.
+
+A structure whose search one program can do fast has a kernel for whole turns instead: no instance waits for another.
 """
 
 import math
@@ -71,7 +73,7 @@ class _Largest:
         return self.numbers.tolist()
 
 
-class _Supports:
+class Supports:
     """Structures and weights of each instance, on the device."""
 
     def __init__(
@@ -118,14 +120,30 @@ class _Supports:
         self.gram[:, :K, :K], self.inverse[:, :K, :K], self.columns[:, :, :K] = former[2:]
         return True
 
-    def offer(self, parts: tuple[Tensor, ...], max_iter: int, tol: float, is_start: bool) -> None:
-        """Offers each instance a structure, the counts of its parts in part tensors."""
+    def run(
+        self,
+        kernel: Any,
+        parts: tuple[Tensor, ...],
+        more: tuple[Any, ...],
+        max_iter: int,
+        count: int,
+        tol: float,
+        constants: tuple[Any, ...] = (),
+    ) -> None:
+        """Launches a kernel with a structure for each instance, the counts of its parts in part tensors.
+
+        `more` stands behind what it reads and writes here, and `constants` in front of the sizes of tiles.
+        """
         rest = parts[-1] if len(parts) <= 2 else flat(parts[1:])
         given = parts[0].contiguous(), rest.contiguous(), *self.g, self.theta, self.regular
         own = self.lists, self.inner, self.gram, self.inverse, self.columns, self.work, self.facts, self.notes
-        numbers = self.rows, self.width, self.split, self.longest, max_iter, int(is_start), tol
+        numbers = self.rows, self.width, self.split, self.longest, max_iter, count, tol
         tile, block, listed = _tiles(self.capacity, self.width)
-        launch(advance, (self.rows,), (*given, *own, self.lengths, *numbers), (*tile, block, listed), WARPS)
+        launch(kernel, (self.rows,), (*given, *own, *more, *numbers), (*constants, *tile, block, listed), WARPS)
+
+    def offer(self, parts: tuple[Tensor, ...], max_iter: int, tol: float, is_start: bool) -> None:
+        """Offers each instance a structure."""
+        self.run(advance, parts, (self.lengths,), max_iter, int(is_start), tol)
 
     def outcome(self, count: int, longest: int) -> tuple[Tensor, ...]:
         """What the contract says of `sparsemap`, for supports of up to `count` structures of up to `longest` parts."""
@@ -148,18 +166,20 @@ def sparsemap(
     start: Tensor,
     max_iter: int,
     tol: float,
+    turns: Callable[[Supports], None] | None = None,
     **fields: Any,
 ) -> tuple[Tensor, ...]:
     """What the contract says of `sparsemap`, using the structure's `argmax`.
 
     A best structure without parts may be the empty one, or there is none: `is_feasible` tells, where it is given.
+    `turns` takes the place of searches and steps: a launch in which each instance goes on by itself.
     """
     starts, longest_start = start.shape[1:]
     # More are not affinely independent, but for one that comes before another goes.
     most = _power(regularised.shape[1] + 2)
     capacity = min(most, max(STRUCTURES, _power(starts + UNSEEN)))
     longest = max(PARTS, _power(longest_start))
-    supports = _Supports(scores, regularised[:1].any(0), fields.get("lengths"), capacity, longest)
+    supports = Supports(scores, regularised[:1].any(0), fields.get("lengths"), capacity, longest)
     open_fields = fields if supports.lengths is None else {**fields, "lengths": supports.lengths}
     if not len(start):
         return supports.outcome(0, 0)
@@ -174,7 +194,8 @@ def sparsemap(
 
     # A recursion of a user's may wait for the GPU, which cannot be recorded.
     is_kernel = "kernel_triton" in argmax.__module__
-    state, step, seen = OPEN.value, search, False
+    first = search if turns is None else lambda: turns(supports)
+    state, step, seen = OPEN.value, first, False
     questions: deque[_Largest] = deque()
     while state >= OPEN.value:
         for _ in range(UNSEEN if seen else 1):
@@ -184,7 +205,7 @@ def sparsemap(
             continue
         question = questions.popleft()
         is_late = seen and question.is_known()
-        seen = True
+        seen = turns is None
         state, longest, count = question.tolist()
         if state == ASK.value:
             supports.notes[FEASIBLE.value] = _feasible(is_feasible, scores, fields, supports)
@@ -194,7 +215,7 @@ def sparsemap(
             capacity *= 2
         if supports.grow(capacity, max(supports.longest, _power(longest))):
             # which may compile another kernel
-            step, seen = search, False
+            step, seen = first, False
             questions.clear()
         elif is_late and is_kernel and step is search:
             step = recorded(search, supports.theta.device)
@@ -202,7 +223,7 @@ def sparsemap(
 
 
 def _feasible(
-    is_feasible: Callable[..., Tensor] | None, scores: tuple[Tensor, ...], fields: dict[str, Any], supports: _Supports
+    is_feasible: Callable[..., Tensor] | None, scores: tuple[Tensor, ...], fields: dict[str, Any], supports: Supports
 ) -> Tensor:
     """Whether an instance in which no part is best has a structure at all: NO or YES, (B,) int32."""
     found = is_feasible(*scores, **fields) if is_feasible else supports.notes[CALLS.value] > 0

@@ -132,180 +132,193 @@ def _refresh(
     add_listed(p_g, p_g_more, split, p_inner, p_columns + WEIGHT * K, -1.0, used, widest, P, L)
 
 
+@triton.jit
+def offer(
+    i_row, p_y, p_more, p_g, p_g_more, p_theta, p_regular, p_lists, p_inner, p_gram, p_inverse, p_columns, p_work,
+    p_facts, p_notes, p_lengths, B, P, split, L, max_iter, is_start, tol,
+    K: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_LISTS: tl.constexpr,
+):  # fmt: skip
+    """Offers an instance its y (P,), counts of parts. One to start from that is NaN or forbidden is passed over."""
+    p_notes += i_row
+    o_k = tl.arange(0, K)
+    p_y += i_row * split
+    p_more += i_row * (P - split)
+    p_g += i_row * split
+    p_g_more += i_row * (P - split)
+    p_theta += i_row * P
+    p_lists += i_row * (K + 1) * L
+    p_inner += i_row * (K + 1) * L
+    p_gram += i_row * (K * K)
+    p_inverse += i_row * (K * K)
+    p_columns += i_row * (5 * K)
+    p_work += i_row * (2 * K)
+    p_facts += i_row * 4
+    b_one = tl.load(p_columns + ONE * K + o_k)
+    slot = tl.min(tl.where(b_one > 0, K, o_k), 0)
+    size, inner, broken = _list_parts(
+        p_y, p_more, split, p_regular, p_lists + slot * L, p_inner + slot * L, P, L, BLOCK
+    )
+    score, scale, own = _measure(p_lists + slot * L, p_inner + slot * L, p_theta, p_y, p_more, split, P, L)
+    widest = tl.minimum(tl.maximum(inner, tl.load(p_notes + WIDEST * B)), L)
+    b_weight = tl.load(p_columns + WEIGHT * K + o_k)
+    base = tl.load(p_facts + BASE)
+
+    # One that scores more than its size above the first shows that this is in no best support: begin anew.
+    is_far = (tl.max(b_one, 0) > 0) & (score - base > inner + 1)
+    is_first = (tl.max(b_one, 0) == 0) | is_far
+    base = tl.where(is_first, score, base)
+    scale = tl.where(is_first, scale, tl.maximum(scale, tl.load(p_facts + SCALE)))
+    b_h = _overlaps(p_inner, p_y, p_more, split, b_one, widest, P, L, K, BLOCK_LISTS)
+    mean = tl.sum(tl.where(b_one > 0, b_weight * (b_h - 1), 0.0), 0)
+    gap = score - base - mean - tl.load(p_facts + LEVEL)
+    gap = tl.where(is_first, float("inf"), gap)
+    bar = tl.maximum(tol, ROUNDING * size.to(tl.float64)) * scale
+
+    # What is found.
+    fits = (size <= L) & (broken == 0)
+    is_sound = fits & (score < float("inf"))
+    feasible = tl.load(p_notes + FEASIBLE * B)
+    is_known = (size > 0) | (feasible == YES) | (is_start > 0)
+    is_offered = is_sound & is_known & (score > float("-inf"))
+    is_new = is_offered & (gap > bar)
+    takes = is_new & (slot < K)
+    if is_start == 0:
+        state = tl.where(is_new, tl.where(slot < K, OPEN, FULL), CONVERGED)
+        state = tl.where(is_offered, state, LOST)
+        state = tl.where((size == 0) & (feasible == UNKNOWN), ASK, state)
+        state = tl.where(is_sound, state, tl.where(size > L, FULL, BROKEN))
+        state = tl.where(broken > 0, BROKEN, state)
+        is_done = is_offered & (state != FULL)
+        calls = tl.load(p_notes + CALLS * B) + is_done.to(tl.int32)
+        state = tl.where((state == OPEN) & (calls >= max_iter), STOPPED, state)
+        tl.debug_barrier()
+        tl.store(p_notes + STATE * B, state)
+        if p_lengths is not None:
+            tl.store(p_lengths + i_row, 0, mask=state < OPEN)
+        tl.store(p_notes + CALLS * B, calls)
+        tl.store(p_facts + GAP, gap, mask=is_offered)
+        if (state == LOST) | (state == BROKEN):
+            tl.store(p_columns + ONE * K + o_k, tl.zeros((K,), tl.float64))
+            tl.store(p_columns + WEIGHT * K + o_k, tl.zeros((K,), tl.float64))
+            tl.store(p_notes + COUNT * B, 0)
+    tl.store(p_notes + LONGEST * B, tl.maximum(size, tl.load(p_notes + LONGEST * B)))
+
+    if takes:
+        used = tl.maximum(tl.max(tl.where(b_one > 0, o_k + 1, 0), 0), slot + 1)
+        if is_far:
+            clear(p_gram, used, K, ROWS)
+            clear(p_inverse, used, K, ROWS)
+        kept = tl.where(is_first, 0.0, b_one)
+        b_one = kept
+        b_weight *= kept
+        b_h *= kept
+        b_score = tl.load(p_columns + SCORE * K + o_k) * kept
+        b_of_score = tl.load(p_columns + OF_SCORE * K + o_k) * kept
+        b_of_one = tl.load(p_columns + OF_ONE * K + o_k) * kept
+
+        # While it is an affine combination of others, its regularised parts at least, they give it their weight:
+        # that leaves μ there, and gains in the free parts alone, until one of them has nothing left.
+        given = own * 0.0
+        rest = own
+        b_v = tl.zeros((K,), tl.float64)
+        going = 1
+        while going > 0:
+            b_v = times(p_inverse, p_work, b_h, used, K, ROWS)
+            b_v += times(p_inverse, p_work, b_h - times(p_gram, p_work, b_v, used, K, ROWS), used, K, ROWS)
+            rest = own - tl.sum(b_h * b_v, 0)
+            going = (rest <= DEPENDENT * own).to(tl.int32)
+            if going > 0:
+                b_ratio = tl.where(b_v > 0, b_weight / tl.where(b_v > 0, b_v, 1.0), float("inf"))
+                step = tl.min(b_ratio, 0)
+                k = tl.min(tl.where(b_ratio == step, o_k, K - 1), 0)
+                b_weight = tl.maximum(b_weight - step * b_v, 0.0)
+                given += step
+                b_of_score, b_of_one = drop(p_gram, p_inverse, p_work, b_of_score, b_of_one, k, used, K, ROWS)
+                b_one = tl.where(o_k == k, 0.0, b_one)
+                b_weight *= b_one
+                b_score *= b_one
+                b_h *= b_one
+
+        # It enters.
+        weight = tl.where(tl.max(b_one, 0) > 0, given, 1.0)
+        write_row(p_gram, tl.where(o_k == slot, own, b_h), slot, K)
+        border(p_inverse, p_work, b_v, rest, slot, used, K, ROWS)
+        b_v = tl.where(o_k == slot, -1.0, b_v)
+        b_one = tl.where(o_k == slot, 1.0, b_one)
+        b_score = tl.where(o_k == slot, score - base, b_score)
+        b_weight = tl.where(o_k == slot, weight, b_weight)
+        b_of_score += b_v * (tl.sum(b_v * b_score, 0) / rest)
+        b_of_one += b_v * (tl.sum(b_v * b_one, 0) / rest)
+
+        # To the best weights, dropping what comes to nothing.
+        way = given
+        level = given
+        is_fresh = 0
+        going = 1
+        while going > 0:
+            b_s, b_o = times_both(p_gram, p_work, b_of_score, b_of_one, used, K, ROWS)
+            b_s, b_o = b_score - b_s, b_one - b_o
+            wrong = tl.maximum(tl.max(tl.abs(b_o), 0), tl.max(tl.abs(b_s), 0) / (1 + tl.max(tl.abs(b_score), 0)))
+            is_poor = (wrong > INEXACT) & (is_fresh == 0)
+            if is_poor:
+                # What was computed with it is forgotten, and this turn only finds what the next one refines.
+                rebuild(p_gram, p_inverse, p_work, used, K, ROWS)
+                b_of_score, b_of_one = b_of_score * 0.0, b_of_one * 0.0
+                b_s, b_o = b_score, b_one
+            is_fresh = is_poor.to(tl.int32)
+            b_s, b_o = times_both(p_inverse, p_work, b_s, b_o, used, K, ROWS)
+            b_of_score += b_s
+            b_of_one += b_o
+            level = (tl.sum(b_of_score, 0) - 1) / tl.sum(b_of_one, 0)
+            b_target = b_of_score - level * b_of_one
+            m_nothing = (b_one > 0) & (b_target <= NOTHING)
+            is_blocked = (tl.max(m_nothing.to(tl.int32), 0) > 0) & (tl.sum(b_one, 0) > 1)
+            m_falls = b_weight > b_target
+            b_share = tl.where(m_falls, b_weight / tl.where(m_falls, b_weight - b_target, 1.0), 0.0)
+            b_share = tl.where(m_nothing, tl.minimum(b_share, 1.0), 2.0)
+            going = (is_poor | is_blocked).to(tl.int32)
+            if is_poor == 0:
+                step = tl.where(is_blocked, tl.min(b_share, 0), 1.0)
+                way += step
+                b_weight = tl.where(is_blocked, b_weight + step * (b_target - b_weight), b_target)
+                if is_blocked:
+                    k = tl.min(tl.where(b_share == step, o_k, K - 1), 0)
+                    b_of_score, b_of_one = drop(p_gram, p_inverse, p_work, b_of_score, b_of_one, k, used, K, ROWS)
+                    b_one = tl.where(o_k == k, 0.0, b_one)
+                    b_score *= b_one
+                b_weight *= b_one
+
+        tl.debug_barrier()
+        tl.store(p_columns + WEIGHT * K + o_k, b_weight)
+        tl.store(p_columns + SCORE * K + o_k, b_score)
+        tl.store(p_columns + ONE * K + o_k, b_one)
+        tl.store(p_columns + OF_SCORE * K + o_k, b_of_score)
+        tl.store(p_columns + OF_ONE * K + o_k, b_of_one)
+        tl.store(p_facts + BASE, base)
+        tl.store(p_facts + LEVEL, level + 1)
+        tl.store(p_facts + SCALE, scale)
+        tl.store(p_notes + COUNT * B, tl.sum(b_one, 0).to(tl.int32))
+        tl.store(p_notes + WIDEST * B, widest)
+        if is_start == 0:
+            tl.store(p_notes + STATE * B, STOPPED, mask=(way > 0) == 0)
+            if p_lengths is not None:
+                tl.store(p_lengths + i_row, 0, mask=(way > 0) == 0)
+        _refresh(p_inner, p_columns, p_theta, p_g, p_g_more, split, used, widest, P, L, K, BLOCK_LISTS)
+
+
 @triton.jit(do_not_specialize=["B", "max_iter", "is_start"])
 def advance(
     p_y, p_more, p_g, p_g_more, p_theta, p_regular, p_lists, p_inner, p_gram, p_inverse, p_columns, p_work, p_facts,
     p_notes, p_lengths, B, P, split, L, max_iter, is_start, tol: tl.float64,
     K: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_LISTS: tl.constexpr,
 ):  # fmt: skip
-    """Offers each instance its y (P,), counts of parts. One to start from that is NaN or forbidden is passed over."""
+    """A step of each instance that is not done. Grid (B,)."""
     i_row = tl.program_id(0).to(tl.int64)
-    p_notes += i_row
-    if tl.load(p_notes + STATE * B) >= OPEN:
-        o_k = tl.arange(0, K)
-        p_y += i_row * split
-        p_more += i_row * (P - split)
-        p_g += i_row * split
-        p_g_more += i_row * (P - split)
-        p_theta += i_row * P
-        p_lists += i_row * (K + 1) * L
-        p_inner += i_row * (K + 1) * L
-        p_gram += i_row * (K * K)
-        p_inverse += i_row * (K * K)
-        p_columns += i_row * (5 * K)
-        p_work += i_row * (2 * K)
-        p_facts += i_row * 4
-        b_one = tl.load(p_columns + ONE * K + o_k)
-        slot = tl.min(tl.where(b_one > 0, K, o_k), 0)
-        size, inner, broken = _list_parts(
-            p_y, p_more, split, p_regular, p_lists + slot * L, p_inner + slot * L, P, L, BLOCK
-        )
-        score, scale, own = _measure(p_lists + slot * L, p_inner + slot * L, p_theta, p_y, p_more, split, P, L)
-        widest = tl.minimum(tl.maximum(inner, tl.load(p_notes + WIDEST * B)), L)
-        b_weight = tl.load(p_columns + WEIGHT * K + o_k)
-        base = tl.load(p_facts + BASE)
-
-        # One that scores more than its size above the first shows that this is in no best support: begin anew.
-        is_far = (tl.max(b_one, 0) > 0) & (score - base > inner + 1)
-        is_first = (tl.max(b_one, 0) == 0) | is_far
-        base = tl.where(is_first, score, base)
-        scale = tl.where(is_first, scale, tl.maximum(scale, tl.load(p_facts + SCALE)))
-        b_h = _overlaps(p_inner, p_y, p_more, split, b_one, widest, P, L, K, BLOCK_LISTS)
-        mean = tl.sum(tl.where(b_one > 0, b_weight * (b_h - 1), 0.0), 0)
-        gap = score - base - mean - tl.load(p_facts + LEVEL)
-        gap = tl.where(is_first, float("inf"), gap)
-        bar = tl.maximum(tol, ROUNDING * size.to(tl.float64)) * scale
-
-        # What is found.
-        fits = (size <= L) & (broken == 0)
-        is_sound = fits & (score < float("inf"))
-        feasible = tl.load(p_notes + FEASIBLE * B)
-        is_known = (size > 0) | (feasible == YES) | (is_start > 0)
-        is_offered = is_sound & is_known & (score > float("-inf"))
-        is_new = is_offered & (gap > bar)
-        takes = is_new & (slot < K)
-        if is_start == 0:
-            state = tl.where(is_new, tl.where(slot < K, OPEN, FULL), CONVERGED)
-            state = tl.where(is_offered, state, LOST)
-            state = tl.where((size == 0) & (feasible == UNKNOWN), ASK, state)
-            state = tl.where(is_sound, state, tl.where(size > L, FULL, BROKEN))
-            state = tl.where(broken > 0, BROKEN, state)
-            is_done = is_offered & (state != FULL)
-            calls = tl.load(p_notes + CALLS * B) + is_done.to(tl.int32)
-            state = tl.where((state == OPEN) & (calls >= max_iter), STOPPED, state)
-            tl.debug_barrier()
-            tl.store(p_notes + STATE * B, state)
-            if p_lengths is not None:
-                tl.store(p_lengths + i_row, 0, mask=state < OPEN)
-            tl.store(p_notes + CALLS * B, calls)
-            tl.store(p_facts + GAP, gap, mask=is_offered)
-            if (state == LOST) | (state == BROKEN):
-                tl.store(p_columns + ONE * K + o_k, tl.zeros((K,), tl.float64))
-                tl.store(p_columns + WEIGHT * K + o_k, tl.zeros((K,), tl.float64))
-                tl.store(p_notes + COUNT * B, 0)
-        tl.store(p_notes + LONGEST * B, tl.maximum(size, tl.load(p_notes + LONGEST * B)))
-
-        if takes:
-            used = tl.maximum(tl.max(tl.where(b_one > 0, o_k + 1, 0), 0), slot + 1)
-            if is_far:
-                clear(p_gram, used, K, ROWS)
-                clear(p_inverse, used, K, ROWS)
-            kept = tl.where(is_first, 0.0, b_one)
-            b_one = kept
-            b_weight *= kept
-            b_h *= kept
-            b_score = tl.load(p_columns + SCORE * K + o_k) * kept
-            b_of_score = tl.load(p_columns + OF_SCORE * K + o_k) * kept
-            b_of_one = tl.load(p_columns + OF_ONE * K + o_k) * kept
-
-            # While it is an affine combination of others, its regularised parts at least, they give it their weight:
-            # that leaves μ there, and gains in the free parts alone, until one of them has nothing left.
-            given = own * 0.0
-            rest = own
-            b_v = tl.zeros((K,), tl.float64)
-            going = 1
-            while going > 0:
-                b_v = times(p_inverse, p_work, b_h, used, K, ROWS)
-                b_v += times(p_inverse, p_work, b_h - times(p_gram, p_work, b_v, used, K, ROWS), used, K, ROWS)
-                rest = own - tl.sum(b_h * b_v, 0)
-                going = (rest <= DEPENDENT * own).to(tl.int32)
-                if going > 0:
-                    b_ratio = tl.where(b_v > 0, b_weight / tl.where(b_v > 0, b_v, 1.0), float("inf"))
-                    step = tl.min(b_ratio, 0)
-                    k = tl.min(tl.where(b_ratio == step, o_k, K - 1), 0)
-                    b_weight = tl.maximum(b_weight - step * b_v, 0.0)
-                    given += step
-                    b_of_score, b_of_one = drop(p_gram, p_inverse, p_work, b_of_score, b_of_one, k, used, K, ROWS)
-                    b_one = tl.where(o_k == k, 0.0, b_one)
-                    b_weight *= b_one
-                    b_score *= b_one
-                    b_h *= b_one
-
-            # It enters.
-            weight = tl.where(tl.max(b_one, 0) > 0, given, 1.0)
-            write_row(p_gram, tl.where(o_k == slot, own, b_h), slot, K)
-            border(p_inverse, p_work, b_v, rest, slot, used, K, ROWS)
-            b_v = tl.where(o_k == slot, -1.0, b_v)
-            b_one = tl.where(o_k == slot, 1.0, b_one)
-            b_score = tl.where(o_k == slot, score - base, b_score)
-            b_weight = tl.where(o_k == slot, weight, b_weight)
-            b_of_score += b_v * (tl.sum(b_v * b_score, 0) / rest)
-            b_of_one += b_v * (tl.sum(b_v * b_one, 0) / rest)
-
-            # To the best weights, dropping what comes to nothing.
-            way = given
-            level = given
-            is_fresh = 0
-            going = 1
-            while going > 0:
-                b_s, b_o = times_both(p_gram, p_work, b_of_score, b_of_one, used, K, ROWS)
-                b_s, b_o = b_score - b_s, b_one - b_o
-                wrong = tl.maximum(tl.max(tl.abs(b_o), 0), tl.max(tl.abs(b_s), 0) / (1 + tl.max(tl.abs(b_score), 0)))
-                is_poor = (wrong > INEXACT) & (is_fresh == 0)
-                if is_poor:
-                    # What was computed with it is forgotten, and this turn only finds what the next one refines.
-                    rebuild(p_gram, p_inverse, p_work, used, K, ROWS)
-                    b_of_score, b_of_one = b_of_score * 0.0, b_of_one * 0.0
-                    b_s, b_o = b_score, b_one
-                is_fresh = is_poor.to(tl.int32)
-                b_s, b_o = times_both(p_inverse, p_work, b_s, b_o, used, K, ROWS)
-                b_of_score += b_s
-                b_of_one += b_o
-                level = (tl.sum(b_of_score, 0) - 1) / tl.sum(b_of_one, 0)
-                b_target = b_of_score - level * b_of_one
-                m_nothing = (b_one > 0) & (b_target <= NOTHING)
-                is_blocked = (tl.max(m_nothing.to(tl.int32), 0) > 0) & (tl.sum(b_one, 0) > 1)
-                m_falls = b_weight > b_target
-                b_share = tl.where(m_falls, b_weight / tl.where(m_falls, b_weight - b_target, 1.0), 0.0)
-                b_share = tl.where(m_nothing, tl.minimum(b_share, 1.0), 2.0)
-                going = (is_poor | is_blocked).to(tl.int32)
-                if is_poor == 0:
-                    step = tl.where(is_blocked, tl.min(b_share, 0), 1.0)
-                    way += step
-                    b_weight = tl.where(is_blocked, b_weight + step * (b_target - b_weight), b_target)
-                    if is_blocked:
-                        k = tl.min(tl.where(b_share == step, o_k, K - 1), 0)
-                        b_of_score, b_of_one = drop(p_gram, p_inverse, p_work, b_of_score, b_of_one, k, used, K, ROWS)
-                        b_one = tl.where(o_k == k, 0.0, b_one)
-                        b_score *= b_one
-                    b_weight *= b_one
-
-            tl.debug_barrier()
-            tl.store(p_columns + WEIGHT * K + o_k, b_weight)
-            tl.store(p_columns + SCORE * K + o_k, b_score)
-            tl.store(p_columns + ONE * K + o_k, b_one)
-            tl.store(p_columns + OF_SCORE * K + o_k, b_of_score)
-            tl.store(p_columns + OF_ONE * K + o_k, b_of_one)
-            tl.store(p_facts + BASE, base)
-            tl.store(p_facts + LEVEL, level + 1)
-            tl.store(p_facts + SCALE, scale)
-            tl.store(p_notes + COUNT * B, tl.sum(b_one, 0).to(tl.int32))
-            tl.store(p_notes + WIDEST * B, widest)
-            if is_start == 0:
-                tl.store(p_notes + STATE * B, STOPPED, mask=(way > 0) == 0)
-                if p_lengths is not None:
-                    tl.store(p_lengths + i_row, 0, mask=(way > 0) == 0)
-            _refresh(p_inner, p_columns, p_theta, p_g, p_g_more, split, used, widest, P, L, K, BLOCK_LISTS)
+    if tl.load(p_notes + STATE * B + i_row) >= OPEN:
+        offer(
+            i_row, p_y, p_more, p_g, p_g_more, p_theta, p_regular, p_lists, p_inner, p_gram, p_inverse, p_columns,
+            p_work, p_facts, p_notes, p_lengths, B, P, split, L, max_iter, is_start, tol, K, ROWS, BLOCK, BLOCK_LISTS,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["B", "K_out", "L_out"])

@@ -11,6 +11,7 @@ side by side, which takes two launches more. All else is done for all positions 
 | `marginals_jvp` | 4 | four times, their tangents three times |
 | `argmax`, `sample` | 5 | twice |
 | `argmax` of few labels | 1 | once |
+| `sparsemap` of few labels | 1 for many searches | once in a search |
 
 Where one matrix serves all positions it stays in registers, and marginals and counts of it may take one or two launches
 more, to add them up.
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from structmax.numerics.kernel_triton import launch
+from structmax.numerics.kernel_triton import active_set, launch
 from structmax.numerics.kernel_triton.blanks import fill
 from structmax.numerics.kernel_triton.paths import trace
 from structmax.numerics.kernel_triton.searches import few_searches
@@ -34,6 +35,7 @@ from structmax.structures.linear_chain.kernel_triton.outside import flow, meet, 
 from structmax.structures.linear_chain.kernel_triton.scaled import FAR_DOUBLE, FAR_SINGLE
 from structmax.structures.linear_chain.kernel_triton.segments import cross
 from structmax.structures.linear_chain.kernel_triton.segments import fill as fill_segments
+from structmax.structures.linear_chain.kernel_triton.sparse import search_sequences
 from structmax.structures.linear_chain.kernel_triton.walks import count_pairs, mark_labels, mark_pairs, point
 
 # Entries of the largest tile that a program of a walk holds, and the side of those that transitions are written in.
@@ -42,8 +44,10 @@ WALKED, SIDE = 16384, 64
 AHEAD = 163840
 # Programs of a warp or a few with which a GPU is busy.
 BUSY = 1056
-# The most labels, rounded up to a power of two, with which a best structure takes one launch.
-FEW = 16
+# The most labels, rounded up to a power of two, with which a best structure takes one launch, and a sparse map few.
+FEW, FEW_SPARSE = 16, 32
+# Searches of an instance between two questions of the host.
+TURNS = 64
 # The most labels: a strip of a matrix has two columns then.
 MOST_LABELS = 8192
 # The time of one exponential of a GPU that is busy, in steps of a walk.
@@ -306,7 +310,7 @@ def argmax(unary: Tensor, pairwise: Tensor, *, lengths: Tensor) -> tuple[Tensor,
 
 
 def _best(unary: Tensor, pairwise: Tensor, lengths: Tensor, sizes: _Sizes) -> tuple[Tensor, Tensor]:
-    if sizes.span > FEW or sizes.strip < sizes.span or sizes.segment is not None:
+    if sizes.span > FEW or sizes.segment is not None:
         y_unary, y_pairwise = _paths(unary, pairwise, None, lengths, sizes)
         return y_unary[:, 0], y_pairwise[:, 0]
     y_unary, y_pairwise = torch.empty_like(unary), torch.empty_like(pairwise)
@@ -360,3 +364,24 @@ def _mark(
     arguments = label, value, y_pairwise, S, N, count
     launch(mark_pairs, (-(-count // rows), tiles), arguments, (sizes.C, side, rows), warps)
     return y_unary, y_pairwise
+
+
+def sparsemap(
+    unary: Tensor, pairwise: Tensor, *, regularised: Tensor, start: Tensor, max_iter: int, tol: float, lengths: Tensor
+) -> tuple[Tensor, ...]:
+    """The nearest mixture of few structures."""
+    sizes = _sizes(unary, pairwise)
+    turns = None
+    if sizes.span <= FEW_SPARSE and sizes.segment is None:
+        y, pointer = (torch.empty_like(unary), torch.empty_like(pairwise)), torch.empty_like(unary, dtype=torch.int32)
+        more, constants = (lengths, pointer, sizes.N), (sizes.shared, sizes.C, sizes.span, 4)
+
+        def turns(supports: active_set.Supports) -> None:
+            supports.run(search_sequences, y, more, max_iter, TURNS, tol, constants)
+
+    settings: Any = {"regularised": regularised, "start": start, "max_iter": max_iter, "tol": tol, "turns": turns}
+    return active_set.sparsemap(argmax, _is_feasible, unary, pairwise, lengths=lengths, **settings)
+
+
+def _is_feasible(unary: Tensor, pairwise: Tensor, *, lengths: Tensor) -> Tensor:
+    return log_partition(unary, pairwise, lengths=lengths) > -math.inf
