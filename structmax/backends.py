@@ -169,8 +169,14 @@ def _plan(room: str, name: str, device: str, parts: int, asked: str, chosen: str
 
 
 def _either(first: Callable[..., str | None] | None, second: Callable[..., str | None]) -> Callable[..., str | None]:
+    """What the kernel refuses, and what it yields to the host."""
+
     def reason(name: str, tensors: Sequence[Tensor], fields: dict[str, Any]) -> str | None:
-        return (first and first(name, tensors, fields)) or second(name, tensors, fields)
+        refused = first and first(name, tensors, fields)
+        # what the host does no CUDA graph can record
+        if refused or torch.cuda.is_current_stream_capturing():
+            return refused
+        return second(name, tensors, fields)
 
     return reason
 

@@ -490,35 +490,47 @@ def test_what_a_kernel_refuses_an_engine_answers(tmp_path, monkeypatch, caplog):
 
 
 @pytest.mark.parametrize(
-    ("structure", "few", "many"),
+    ("structure", "name", "few", "many"),
     [
-        (structmax.LinearChain, [(2, 3, 4), (2, 2, 4, 4)], [(2000, 3, 4), (2000, 2, 4, 4)]),
-        (structmax.SemiMarkov, [(2, 3, 2, 4), (2, 4, 4)], [(2000, 3, 2, 4), (2000, 4, 4)]),
-        (structmax.Matching, [(2, 3, 3)], [(2000, 16, 16)]),
+        (structmax.LinearChain, "sparsemap", [(2, 3, 4), (2, 2, 4, 4)], [(2000, 3, 4), (2000, 2, 4, 4)]),
+        (structmax.LinearChain, "smoothed", [(8, 90, 20), (8, 89, 20, 20)], [(8, 90, 40), (8, 89, 40, 40)]),
+        (structmax.LinearChain, "marginals_jvp", [(8, 999, 9), (8, 9, 9)], [(99, 999, 9), (99, 9, 9)]),
+        (structmax.SemiMarkov, "sparsemap", [(2, 3, 2, 4), (2, 4, 4)], [(2000, 3, 2, 4), (2000, 4, 4)]),
+        (structmax.Matching, "sparsemap", [(2, 3, 3)], [(2000, 16, 16)]),
+        (structmax.ProjectiveTree, "marginals_jvp", [(8, 99, 99)], [(8, 9, 9)]),
+        (structmax.SpanningTree, "marginals_jvp", [(8, 99, 99)], [(17, 99, 99)]),
+        (structmax.SpanningTree, "sparsemap", [(8, 9, 9)], [(17, 9, 9)]),
     ],
 )
-def test_few_searches_of_a_sparse_map_are_left_to_the_host(structure, few, many, monkeypatch):
+def test_few_instances_are_left_to_the_host(structure, name, few, many, monkeypatch):
     pytest.importorskip("triton")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 16)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     room, parts = structure.room, len(few)
 
     def reason(shapes, backend):
-        plan = backends.plan(room, "sparsemap", "cuda", parts, backend)
+        plan = backends.plan(room, name, "cuda", parts, backend)
         assert plan.backend == "triton"
-        return plan.refuses("sparsemap", [torch.empty(shape, device="meta") for shape in shapes], {})
+        # the engine of recursions looks at the settings of smoothing, too
+        return plan.refuses(name, [torch.empty(shape, device="meta") for shape in shapes], {"alpha": 2.0})
 
     said = reason(few, "auto")
     assert "on the CPU" in said
-    plan = backends.plan(room, "sparsemap", "cuda", parts, "auto")
+    plan = backends.plan(room, name, "cuda", parts, "auto")
     after = backends._after(plan, "cuda", said)
     assert (after.backend, after.fetches) == ("numba", True)
     assert reason(many, "auto") is None
-    # a single core searches for fewer
+    # what the host does cannot be recorded
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert reason(few, "auto") is None
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    # a single core does fewer
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     assert reason([(100, *shape[1:]) for shape in many], "auto") is None
     # who asks for Triton gets it
-    forced = backends._plan(room, "sparsemap", "cuda", parts, "triton", "triton", 0)
-    assert forced.refuses("sparsemap", [torch.empty(shape, device="meta") for shape in few], {}) is None
+    forced = backends._plan(room, name, "cuda", parts, "triton", "triton", 0)
+    given = [torch.empty(shape, device="meta") for shape in few]
+    assert forced.refuses is None or forced.refuses(name, given, {"alpha": 2.0}) is None
 
 
 def test_what_is_intractable_is_said_once():

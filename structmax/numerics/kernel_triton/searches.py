@@ -1,4 +1,4 @@
-"""When searches for a sparse map are too few for a GPU, which goes from position to position one step at a time."""
+"""When instances are too few for a GPU, which goes from position to position one step at a time."""
 
 import torch
 
@@ -11,3 +11,9 @@ def few_searches(instances: int, choices: int) -> str | None:
     """Why structures with so many choices at a position are better searched on the CPU, or None."""
     few = instances * choices < FEW * torch.get_num_threads()
     return f"{instances} structures are searched faster on the CPU" if few else None
+
+
+def few_instances(instances: int) -> str | None:
+    """Why work that is long for each instance is better done on the CPU, with a core for each, or None."""
+    few = instances <= torch.get_num_threads()
+    return f"{instances} long instances are computed faster on the CPU" if few else None

@@ -27,7 +27,7 @@ from torch import Tensor
 from structmax.numerics.kernel_triton import active_set, launch
 from structmax.numerics.kernel_triton.blanks import fill
 from structmax.numerics.kernel_triton.paths import trace
-from structmax.numerics.kernel_triton.searches import few_searches
+from structmax.numerics.kernel_triton.searches import few_instances, few_searches
 from structmax.numerics.kernel_triton.transitions import pairs, sum_pairs
 from structmax.structures.linear_chain.kernel_triton.best import best_sequences
 from structmax.structures.linear_chain.kernel_triton.inside import walk
@@ -46,6 +46,8 @@ AHEAD = 163840
 BUSY = 1056
 # The most labels, rounded up to a power of two, with which a best structure takes one launch, and a sparse map few.
 FEW, FEW_SPARSE = 16, 32
+# Pairs of labels that a core goes through while a GPU takes one step.
+FEW_PAIRS = 512
 # Searches of an instance between two questions of the host.
 TURNS = 64
 # The most labels: a strip of a matrix has two columns then.
@@ -67,7 +69,23 @@ def _few(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | None
     return few_searches(instances, labels * labels)
 
 
-YIELDS = {"sparsemap": _few}
+def _few_smoothed(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | None:
+    # the engine takes a launch or a round of one for each position
+    instances, _, labels = tensors[0].shape
+    return few_instances(instances) if labels * labels <= FEW_PAIRS else None
+
+
+def _few_tangents(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | None:
+    # walks along tangents have no segments
+    sizes = _sizes(*tensors[:2])
+    return few_instances(sizes.B) if sizes.shared and sizes.segment is not None else None
+
+
+YIELDS = {
+    "sparsemap": _few,
+    "marginals_jvp": _few_tangents,
+    **dict.fromkeys(("smoothed", "smoothed_and_marginals", "smoothed_marginals_jvp"), _few_smoothed),
+}
 
 
 class _Sizes(NamedTuple):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from structmax.numerics.arcs import as_arcs, from_arcs, usable
 from structmax.numerics.kernel_triton import launch
+from structmax.numerics.kernel_triton.searches import few_instances
 from structmax.structures.spanning_tree.kernel_triton.elimination import log_sums
 from structmax.structures.spanning_tree.kernel_triton.linear import linear_sums
 from structmax.structures.spanning_tree.kernel_triton.search import best_trees
@@ -20,6 +21,8 @@ from structmax.structures.spanning_tree.reference_given import given
 
 # Most words and the root that a line in registers has lanes for.
 LARGEST = 1024
+# Nodes above which derivatives of few instances are faster on the CPU.
+LONG = 64
 # Most rows of a table that a lane reads at once, in linear numbers.
 ROWS = 16
 # Most numbers of a tile in registers where exponentials have derivatives; others bear twice as many.
@@ -31,6 +34,13 @@ def refuses(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | N
     if tensors[0].shape[1] > LARGEST:
         return f"a program has lanes for {LARGEST} nodes"
     return None
+
+
+def _few(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | None:
+    return few_instances(len(tensors[0])) if name == "sparsemap" or tensors[0].shape[1] > LONG else None
+
+
+YIELDS = {"sparsemap": _few, "marginals_jvp": _few}
 
 
 def _block(size: int) -> int:
