@@ -336,6 +336,9 @@ class AbstractStructure(ABC):
             return torch.full(batch, default, dtype=torch.int64, device=first.device)
         # A byte would overflow in the arithmetic of a kernel.
         dtype = value.dtype if value.dtype == torch.bool else torch.int64
+        if value.dim() == 0 and value.device != first.device and check.readable(value):
+            # no copy, which a CUDA graph could not record
+            return torch.full(batch, value.item(), dtype=dtype, device=first.device)
         return value.to(first.device, dtype).expand((*batch, *value.shape[self.field_batch_dim(name) :]))
 
     def values(self, rank: int) -> tuple[Tensor | None, ...]:
