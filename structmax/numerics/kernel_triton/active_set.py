@@ -129,6 +129,7 @@ class Supports:
         count: int,
         tol: float,
         constants: tuple[Any, ...] = (),
+        warps: int = WARPS,
     ) -> None:
         """Launches a kernel with a structure for each instance, the counts of its parts in part tensors.
 
@@ -139,7 +140,7 @@ class Supports:
         own = self.lists, self.inner, self.gram, self.inverse, self.columns, self.work, self.facts, self.notes
         numbers = self.rows, self.width, self.split, self.longest, max_iter, count, tol
         tile, block, listed = _tiles(self.capacity, self.width)
-        launch(kernel, (self.rows,), (*given, *own, *more, *numbers), (*constants, *tile, block, listed), WARPS)
+        launch(kernel, (self.rows,), (*given, *own, *more, *numbers), (*constants, *tile, block, listed), warps)
 
     def offer(self, parts: tuple[Tensor, ...], max_iter: int, tol: float, is_start: bool) -> None:
         """Offers each instance a structure."""

@@ -53,7 +53,16 @@ INEXACT = tl.constexpr(1e-8)
 
 
 @triton.jit
-def _list_parts(p_y, p_more, split, p_regular, p_list, p_inner, P, L, BLOCK: tl.constexpr):
+def fill_up(p_list, size, P, L):
+    """No part behind the first `size` of a list."""
+    for first in range(0, L, LISTED):
+        o_list = first + tl.arange(0, LISTED)
+        b_none = tl.zeros((LISTED,), tl.int32) + P
+        tl.store(p_list + o_list, b_none, mask=(o_list >= size) & (o_list < L))
+
+
+@triton.jit
+def list_parts(p_y, p_more, split, p_regular, p_list, p_inner, P, L, BLOCK: tl.constexpr):
     """Writes the parts of y (P,) as often as they count, and the regularised ones by themselves.
 
     Returns how many there are of both, and whether one is NaN.
@@ -78,11 +87,8 @@ def _list_parts(p_y, p_more, split, p_regular, p_list, p_inner, P, L, BLOCK: tl.
             turn += 1
         size += tl.sum(b_times, 0)
         inner += tl.sum(b_times * b_regular, 0)
-    for first in range(0, L, LISTED):
-        o_list = first + tl.arange(0, LISTED)
-        b_none = tl.zeros((LISTED,), tl.int32) + P
-        tl.store(p_list + o_list, b_none, mask=(o_list >= size) & (o_list < L))
-        tl.store(p_inner + o_list, b_none, mask=(o_list >= inner) & (o_list < L))
+    fill_up(p_list, size, P, L)
+    fill_up(p_inner, inner, P, L)
     tl.debug_barrier()
     return size, inner, tl.max(b_broken, 0)
 
@@ -133,31 +139,38 @@ def _refresh(
 
 
 @triton.jit
-def offer(
-    i_row, p_y, p_more, p_g, p_g_more, p_theta, p_regular, p_lists, p_inner, p_gram, p_inverse, p_columns, p_work,
-    p_facts, p_notes, p_lengths, B, P, split, L, max_iter, is_start, tol,
-    K: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_LISTS: tl.constexpr,
-):  # fmt: skip
-    """Offers an instance its y (P,), counts of parts. One to start from that is NaN or forbidden is passed over."""
-    p_notes += i_row
+def own(
+    i_row, p_theta, p_lists, p_inner, p_gram, p_inverse, p_columns, p_work, p_facts, p_notes, P, L, K: tl.constexpr
+):
+    """What belongs to an instance."""
+    lists, matrix = i_row * (K + 1) * L, i_row * (K * K)
+    p_lists, p_inner = p_lists + lists, p_inner + lists
+    p_columns, p_work = p_columns + i_row * (5 * K), p_work + i_row * (2 * K)
+    return (
+        p_theta + i_row * P, p_lists, p_inner, p_gram + matrix, p_inverse + matrix, p_columns, p_work,
+        p_facts + i_row * 4, p_notes + i_row,
+    )  # fmt: skip
+
+
+@triton.jit
+def free_place(p_columns, K: tl.constexpr):
+    """The first place without a structure, K if there is none."""
     o_k = tl.arange(0, K)
-    p_y += i_row * split
-    p_more += i_row * (P - split)
-    p_g += i_row * split
-    p_g_more += i_row * (P - split)
-    p_theta += i_row * P
-    p_lists += i_row * (K + 1) * L
-    p_inner += i_row * (K + 1) * L
-    p_gram += i_row * (K * K)
-    p_inverse += i_row * (K * K)
-    p_columns += i_row * (5 * K)
-    p_work += i_row * (2 * K)
-    p_facts += i_row * 4
+    return tl.min(tl.where(tl.load(p_columns + ONE * K + o_k) > 0, K, o_k), 0)
+
+
+@triton.jit
+def take(
+    p_y, p_more, p_g, p_g_more, p_theta, p_lists, p_inner, p_gram, p_inverse, p_columns, p_work, p_facts, p_notes,
+    p_length, slot, size, inner, broken, B, P, split, L, max_iter, is_start, tol,
+    K: tl.constexpr, ROWS: tl.constexpr, BLOCK_LISTS: tl.constexpr,
+):  # fmt: skip
+    """Offers an instance its y (P,), counts of parts that are listed in a free place: so many, so many regularised.
+
+    One to start from that is broken or forbidden is passed over.
+    """
+    o_k = tl.arange(0, K)
     b_one = tl.load(p_columns + ONE * K + o_k)
-    slot = tl.min(tl.where(b_one > 0, K, o_k), 0)
-    size, inner, broken = _list_parts(
-        p_y, p_more, split, p_regular, p_lists + slot * L, p_inner + slot * L, P, L, BLOCK
-    )
     score, scale, own = _measure(p_lists + slot * L, p_inner + slot * L, p_theta, p_y, p_more, split, P, L)
     widest = tl.minimum(tl.maximum(inner, tl.load(p_notes + WIDEST * B)), L)
     b_weight = tl.load(p_columns + WEIGHT * K + o_k)
@@ -193,8 +206,8 @@ def offer(
         state = tl.where((state == OPEN) & (calls >= max_iter), STOPPED, state)
         tl.debug_barrier()
         tl.store(p_notes + STATE * B, state)
-        if p_lengths is not None:
-            tl.store(p_lengths + i_row, 0, mask=state < OPEN)
+        if p_length is not None:
+            tl.store(p_length, 0, mask=state < OPEN)
         tl.store(p_notes + CALLS * B, calls)
         tl.store(p_facts + GAP, gap, mask=is_offered)
         if (state == LOST) | (state == BROKEN):
@@ -301,8 +314,8 @@ def offer(
         tl.store(p_notes + WIDEST * B, widest)
         if is_start == 0:
             tl.store(p_notes + STATE * B, STOPPED, mask=(way > 0) == 0)
-            if p_lengths is not None:
-                tl.store(p_lengths + i_row, 0, mask=(way > 0) == 0)
+            if p_length is not None:
+                tl.store(p_length, 0, mask=(way > 0) == 0)
         _refresh(p_inner, p_columns, p_theta, p_g, p_g_more, split, used, widest, P, L, K, BLOCK_LISTS)
 
 
@@ -315,9 +328,22 @@ def advance(
     """A step of each instance that is not done. Grid (B,)."""
     i_row = tl.program_id(0).to(tl.int64)
     if tl.load(p_notes + STATE * B + i_row) >= OPEN:
-        offer(
-            i_row, p_y, p_more, p_g, p_g_more, p_theta, p_regular, p_lists, p_inner, p_gram, p_inverse, p_columns,
-            p_work, p_facts, p_notes, p_lengths, B, P, split, L, max_iter, is_start, tol, K, ROWS, BLOCK, BLOCK_LISTS,
+        p_theta, p_lists, p_inner, p_gram, p_inverse, p_columns, p_work, p_facts, p_notes = own(
+            i_row, p_theta, p_lists, p_inner, p_gram, p_inverse, p_columns, p_work, p_facts, p_notes, P, L, K
+        )
+        first, rest = i_row * split, i_row * (P - split)
+        p_y, p_more, p_g, p_g_more = p_y + first, p_more + rest, p_g + first, p_g_more + rest
+        p_length = p_lengths
+        if p_length is not None:
+            p_length += i_row
+        slot = free_place(p_columns, K)
+        size, inner, broken = list_parts(
+            p_y, p_more, split, p_regular, p_lists + slot * L, p_inner + slot * L, P, L, BLOCK
+        )
+        take(
+            p_y, p_more, p_g, p_g_more, p_theta, p_lists, p_inner, p_gram, p_inverse, p_columns, p_work, p_facts,
+            p_notes, p_length, slot, size, inner, broken, B, P, split, L, max_iter, is_start, tol,
+            K, ROWS, BLOCK_LISTS,
         )  # fmt: skip
 
 

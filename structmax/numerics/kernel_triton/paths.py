@@ -7,8 +7,6 @@ after a walk forwards: `first_best` and `first_above`. Then `trace` only follows
 import triton
 import triton.language as tl
 
-from structmax.numerics.kernel_triton.logs import floored
-
 
 @triton.jit
 def first_best(b_x, o_from, SPAN: tl.constexpr):
@@ -19,20 +17,22 @@ def first_best(b_x, o_from, SPAN: tl.constexpr):
 
 
 @triton.jit
-def shares(b_x, o_from):
-    """The exp of scores next to their largest, along axis 0: sums up to each, of all, and the last that is not 0."""
-    b_weight = tl.exp(b_x - floored(tl.max(b_x, 0))[None, :])
+def sums(b_x, b_base):
+    """Along axis 0, sums of the exp of scores next to a base, up to each score."""
+    b_weight = tl.exp(b_x - b_base[None, :])
     # What weighs nothing is not to be chosen: its sum is never above the others.
-    b_sum = tl.where(b_weight > 0, tl.cumsum(b_weight, 0), 0.0)
-    return b_sum, tl.sum(b_weight, 0), tl.max(tl.where(b_weight > 0, o_from[:, None], 0), 0)
+    return tl.where(b_weight > 0, tl.cumsum(b_weight, 0), 0.0)
 
 
 @triton.jit
-def first_above(b_sum, b_total, b_last, b_noise, o_from, SPAN: tl.constexpr):
-    """For draws (D,), the first entry whose sum exceeds noise · total: (D, columns)."""
+def first_above(b_sum, b_total, b_noise, o_from, SPAN: tl.constexpr):
+    """For draws (D,), the first entry whose sum exceeds noise · total: (D, columns). By rounding there may be none."""
     b_level = b_noise[:, None] * b_total[None, :]
     b_first = tl.min(tl.where(b_sum[None, :, :] > b_level[:, None, :], o_from[None, :, None], SPAN), 1)
-    return tl.where(b_first < SPAN, b_first, b_last[None, :])
+    if tl.max(b_first) == SPAN:
+        b_last = tl.max(tl.where(b_sum > 0, o_from[:, None], 0), 0)
+        b_first = tl.where(b_first < SPAN, b_first, b_last[None, :])
+    return b_first
 
 
 @triton.jit(do_not_specialize=["N", "S", "states", "blocks"])

@@ -349,13 +349,13 @@ def _paths(
     """The best structure, or draws by noise: (B, S, …)."""
     B, N, C, shared, _, span, strip, _ = sizes
     S, K = (1, 0) if noise is None else noise.shape[1:]
-    value, alpha, *_ = _walk(unary, pairwise, lengths, sizes, best=noise is None, shares=False)
+    value, alpha, reach, share, _ = _walk(unary, pairwise, lengths, sizes, best=noise is None, shares=noise is not None)
     pointer = torch.empty(B, S, N, C, dtype=torch.int32, device=unary.device)
     label = torch.empty(B, S, N, dtype=torch.int32, device=unary.device)
     together = max(1, min(1 << (S - 1).bit_length(), 4096 // (span * strip))) if S else 1
     constants = shared, noise is not None, sizes.double, C, span, strip, together
     warps = 1 if span * strip <= 4096 else min(8, span * strip // 2048)
-    arguments = pairwise, lengths, noise, alpha, pointer, N, S, K
+    arguments = pairwise, lengths, noise, alpha, reach, share, pointer, N, S, K
     launch(point, (B * N, -(-C // strip)), arguments, constants, warps)
     together = max(1, min(1 << (S - 1).bit_length(), 4096 // span)) if S else 1
     blocks = -(-S // together)
@@ -391,11 +391,12 @@ def sparsemap(
     sizes = _sizes(unary, pairwise)
     turns = None
     if sizes.span <= FEW_SPARSE and sizes.segment is None:
-        y, pointer = (torch.empty_like(unary), torch.empty_like(pairwise)), torch.empty_like(unary, dtype=torch.int32)
-        more, constants = (lengths, pointer, sizes.N), (sizes.shared, sizes.C, sizes.span, 4)
+        y, pointer = (torch.zeros_like(unary), torch.zeros_like(pairwise)), torch.empty_like(unary, dtype=torch.int32)
+        label = torch.empty(unary.shape[:2], dtype=torch.int32, device=unary.device)
+        more, constants = (lengths, pointer, label, sizes.N), (sizes.shared, sizes.C, sizes.span, 4)
 
         def turns(supports: active_set.Supports) -> None:
-            supports.run(search_sequences, y, more, max_iter, TURNS, tol, constants)
+            supports.run(search_sequences, y, more, max_iter, TURNS, tol, constants, warps=1)
 
     settings: Any = {"regularised": regularised, "start": start, "max_iter": max_iter, "tol": tol, "turns": turns}
     return active_set.sparsemap(argmax, _is_feasible, unary, pairwise, lengths=lengths, **settings)

@@ -19,13 +19,22 @@ def _store_matrix(p_matrix, b_matrix, o_label, C: tl.constexpr):
     tl.store(p_matrix + o_label[:, None] * C + o_label[None, :], b_matrix, mask=mask)
 
 
-@triton.jit
-def best_sequence(
-    p_unary, p_pairwise, p_pointer, p_y_unary, p_y_pairwise, length, N,
-    SHARED: tl.constexpr, WORK: tl.constexpr, C: tl.constexpr, SPAN: tl.constexpr, STAGES: tl.constexpr,
+@triton.jit(do_not_specialize=["N"])
+def best_sequences(
+    p_unary, p_pairwise, p_lengths, p_pointer, p_y_unary, p_y_pairwise, N,
+    SHARED: tl.constexpr, DOUBLE: tl.constexpr, C: tl.constexpr, SPAN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """One best structure of an instance."""
+    """One best structure of each instance. Grid (B,)."""
+    WORK: tl.constexpr = tl.float64 if DOUBLE else tl.float32
+    i_b = tl.program_id(0).to(tl.int64)
     o_label = tl.arange(0, SPAN)
+    length = tl.load(p_lengths + i_b)
+    p_unary += i_b * N * C
+    p_y_unary += i_b * N * C
+    p_pointer += i_b * N * C
+    o_matrices = i_b * C * C if SHARED else i_b * (N - 1) * C * C
+    p_pairwise += o_matrices
+    p_y_pairwise += o_matrices
     value = tl.full((), 0.0, WORK)
     b_count = tl.zeros((SPAN, SPAN), WORK)
     if length > 0:
@@ -58,19 +67,3 @@ def best_sequence(
         if not SHARED:
             if t > 0:
                 _store_matrix(p_y_pairwise + (t - 1) * C * C, b_count, o_label, C)
-
-
-@triton.jit(do_not_specialize=["N"])
-def best_sequences(
-    p_unary, p_pairwise, p_lengths, p_pointer, p_y_unary, p_y_pairwise, N,
-    SHARED: tl.constexpr, DOUBLE: tl.constexpr, C: tl.constexpr, SPAN: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """One best structure of each instance. Grid (B,)."""
-    WORK: tl.constexpr = tl.float64 if DOUBLE else tl.float32
-    i_b = tl.program_id(0).to(tl.int64)
-    o_labels = i_b * N * C
-    o_matrices = i_b * C * C if SHARED else i_b * (N - 1) * C * C
-    best_sequence(
-        p_unary + o_labels, p_pairwise + o_matrices, p_pointer + o_labels, p_y_unary + o_labels,
-        p_y_pairwise + o_matrices, tl.load(p_lengths + i_b), N, SHARED, WORK, C, SPAN, STAGES,
-    )  # fmt: skip

@@ -3,21 +3,21 @@
 import triton
 import triton.language as tl
 
-from structmax.numerics.kernel_triton.logs import parts
-from structmax.numerics.kernel_triton.paths import first_above, first_best, shares
+from structmax.numerics.kernel_triton.logs import floored, parts
+from structmax.numerics.kernel_triton.paths import first_above, first_best, sums
 from structmax.numerics.kernel_triton.transitions import load_row
 
 
 @triton.jit(do_not_specialize=["N", "S", "K"])
 def point(
-    p_pairwise, p_lengths, p_noise, p_alpha, p_pointer, N, S, K,
+    p_pairwise, p_lengths, p_noise, p_alpha, p_reach, p_share, p_pointer, N, S, K,
     SHARED: tl.constexpr, DRAW: tl.constexpr, DOUBLE: tl.constexpr,
     C: tl.constexpr, SPAN: tl.constexpr, TILE: tl.constexpr, DRAWS: tl.constexpr,
 ):  # fmt: skip
     """The label at each position given the next, (B, S, N, C), of the best way or by noise (B, S, K).
 
-    The first number of the noise chooses the last label, which has no next: all its pointers are the same. Grid
-    (B · N, strips).
+    The first number of the noise chooses the last label, which has no next: all its pointers are the same. What all
+    ways to a label weigh is known from the walk. Grid (B · N, strips).
     """
     WORK: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     i_row = tl.program_id(0).to(tl.int64)
@@ -32,12 +32,18 @@ def point(
         b_w = tl.load(p_pairwise + o_matrix + o_from[:, None] * C + o_to[None, :], mask=m_matrix, other=0.0).to(WORK)
         b_x = b_a[:, None] + b_w
         if DRAW:
-            b_sum, b_total, b_last = shares(b_x, o_from)
+            if t + 1 < length:
+                b_base = load_row(p_reach + (i_row + 1) * C, o_to, C, WORK, 0.0)
+                b_total = 1 / load_row(p_share + (i_row + 1) * C, o_to, C, WORK, 1.0)
+            else:
+                b_base = floored(tl.max(b_x, 0))
+                b_total = tl.sum(tl.exp(b_x - b_base[None, :]), 0)
+            b_sum = sums(b_x, b_base)
             for first in tl.range(0, S, DRAWS):
                 o_draw = i_b * S + first + tl.arange(0, DRAWS)
                 m_draw = first + tl.arange(0, DRAWS) < S
                 b_noise = tl.load(p_noise + o_draw * K + (length - 1 - t), mask=m_draw, other=0.0).to(WORK)
-                b_pointer = first_above(b_sum, b_total, b_last, b_noise, o_from, SPAN)
+                b_pointer = first_above(b_sum, b_total, b_noise, o_from, SPAN)
                 o_pointer = (o_draw * N + t)[:, None] * C + o_to[None, :]
                 tl.store(p_pointer + o_pointer, b_pointer, mask=m_draw[:, None] & (o_to < C)[None, :])
         else:
