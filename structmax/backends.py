@@ -232,8 +232,6 @@ def check_values(room: str, event: Sequence[int], fields: dict[str, Any]) -> Non
 def first_or_on_device(plan: Plan, scores: Tensor, arguments: list[Tensor], keywords: dict[str, Any]) -> Any:
     """Calls a function that may have to be loaded, or whose tensors may lie on another GPU than the current one."""
     if scores.dtype in plan.loaded:
-        if scores.get_device() == torch.cuda.current_device():
-            return plan.function(*arguments, **keywords)
         with torch.cuda.device_of(scores):
             return plan.function(*arguments, **keywords)
     with loading(), torch.cuda.device_of(scores):

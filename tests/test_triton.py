@@ -90,7 +90,7 @@ def test_total_and_its_gradient(alpha, n, mean):
     """Added up by hand from the rows of the reference; of rows that all count, of some, of none, and of no rows."""
     x = rows(n)[[0, 1, 2, 3, 5, 6]]
     target = torch.tensor([0, n - 1, -2, n // 2, n // 2, -2])
-    # a row of which the target may be forbidden
+    # an ignored row may hold anything
     x[2] = -math.inf
     d_total = torch.tensor(-1.7, dtype=torch.float64)
     for kept, dtype, atol in (

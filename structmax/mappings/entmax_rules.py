@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
 
 from structmax.autograd import recorded, rule
 from structmax.calling import ask
@@ -39,7 +39,8 @@ def remember(ctx: Any, alpha: Alpha, *tensors: Tensor) -> None:
         ctx.alpha = None
         saved = (alpha, *tensors)
     ctx.save_for_backward(*saved)
-    ctx.save_for_forward(*saved)
+    if forward_ad._current_level >= 0:
+        ctx.save_for_forward(*saved)
 
 
 def recall(ctx: Any) -> tuple[Any, ...]:

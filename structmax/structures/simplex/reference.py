@@ -236,9 +236,7 @@ def entmax_part_gradient(
 
 
 @returns("total", "state:2", "total")
-def entmax_total(
-    x: Tensor, target: Tensor, alpha: float, ignored: int, mean: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def entmax_total(x: Tensor, target: Tensor, alpha: float, ignored: int, mean: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The values of all rows added up and divided by a number: scalars (), and between them the states: (B, 2).
 
     With `mean` the number is that of the rows whose target is not `ignored`, and 1 without.

@@ -365,9 +365,7 @@ def entmax_gradient(
 
 
 @returns("total", "state:2", "total")
-def entmax_total(
-    x: Tensor, target: Tensor, alpha: float, ignored: int, mean: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def entmax_total(x: Tensor, target: Tensor, alpha: float, ignored: int, mean: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The values of all rows added up and divided by a number, as in reference.py: (), (B, 2), ()."""
     value, state = entmax_value(x, target, alpha, ignored)
     total, count = x.new_empty(()), x.new_empty(())

@@ -9,6 +9,8 @@ over the whole row. The tile's mathematics is in tile.py.
 bisection, which streams a long row once for each halving: steep.py.
 """
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -36,6 +38,7 @@ READS_HALF = (
     "attention",
     "attention_pullback",
 )
+KINDS = {1.0: "softmax", 1.5: "entmax15", 2.0: "sparsemax"}
 # Longest row that is kept in registers where it could as well be streamed.
 SHORT = 4096
 # Most rows whose values one program adds up.
@@ -46,10 +49,10 @@ def _family(alpha: float | Tensor) -> tuple[float, str, bool, bool]:
     """α − 1, the kind of kernel, whether an α above 2 is possible, and whether there is one α per row."""
     if isinstance(alpha, Tensor):
         return 0.0, "general", True, True
-    kind = {1.0: "softmax", 1.5: "entmax15", 2.0: "sparsemax"}.get(alpha, "general")
-    return alpha - 1.0, kind, alpha > 2, False
+    return alpha - 1.0, KINDS.get(alpha, "general"), alpha > 2, False
 
 
+@functools.lru_cache(maxsize=1000)
 def _tile(n: int, per_warp: int) -> tuple[int, int, int]:
     """ROWS, BLOCK and warps: short rows share a warp, long ones take several."""
     block = 1 << (n - 1).bit_length()
@@ -110,7 +113,7 @@ def entmax_pullback(p: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
 def _value(x: Tensor, target: Tensor | None, alpha: float | Tensor, ignored: int) -> tuple[Tensor, Tensor]:
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     value = torch.empty(x.shape[0], dtype=wide, device=x.device)
-    state = torch.empty(x.shape[0], 2, dtype=wide, device=x.device)
+    state = value.new_empty((x.shape[0], 2))
     _solve(x, alpha, target, ignored, value, state)
     return value, state
 
@@ -148,9 +151,7 @@ def _gradient(
     return out
 
 
-def entmax_total(
-    x: Tensor, target: Tensor, alpha: float, ignored: int, mean: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def entmax_total(x: Tensor, target: Tensor, alpha: float, ignored: int, mean: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The values of all rows added up and divided by a number, as in reference.py: (), (B, 2), ()."""
     value, state = _value(x, target, alpha, ignored)
     B = len(value)
