@@ -246,7 +246,7 @@ def _gradient_rows(start, stop, x, state, target, ignored, d_value, alpha, toler
     for i in range(start, stop):
         row = x[i]
         e = alpha[i % alpha.size] - 1
-        origin, t, weight, hit = state[i, 0], float(state[i, 1]), d_value[i], target[i]
+        origin, t, weight, hit = state[i, 0], float(state[i, 1]), d_value[i % d_value.size], target[i]
         still = weight == 0 or hit == ignored
         if still or is_nan(origin):
             d_x[i] = dtype(0) if still else origin
@@ -357,7 +357,10 @@ def entmax_value(x: Tensor, target: Tensor, alpha: float | Tensor, ignored: int)
 def entmax_gradient(
     x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, alpha: float | Tensor, ignored: int
 ) -> Tensor:
-    """d_value · (p − onehot(target)), with p recovered from `state`; the pullback of `entmax_value`: (B, n)."""
+    """d_value · (p − onehot(target)), with p recovered from `state`; the pullback of `entmax_value`: (B, n).
+
+    `d_value` is (B,), or (1,) for all rows.
+    """
     d_x = torch.empty_like(x)
     given = x.numpy(), state.numpy(), target.numpy(), ignored, d_value.numpy()
     over_rows(_gradient_rows, len(x), x.numel(), *given, _alphas(alpha), _tolerance(x), d_x.numpy())
@@ -378,7 +381,7 @@ def entmax_total_gradient(
     x: Tensor, state: Tensor, target: Tensor, d_total: Tensor, count: Tensor, alpha: float, ignored: int
 ) -> Tensor:
     """d_total / count · (p − onehot(target)); the pullback of `entmax_total`: (B, n)."""
-    return entmax_gradient(x, state, target, (d_total / count).expand(len(x)).contiguous(), alpha, ignored)
+    return entmax_gradient(x, state, target, (d_total / count).view(1), alpha, ignored)
 
 
 @returns("parts")
