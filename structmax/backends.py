@@ -161,7 +161,7 @@ def _plan(room: str, name: str, device: str, parts: int, asked: str, chosen: str
     assert called is not None
     if asked == "auto" and yields is not None and "numba" in near(room, name, device, explain(room, name, device)):
         refuses = _either(refuses, yields)
-    in_dtype = tuple(not kind.startswith("state") and ":" not in kind for kind in kinds(room, name, parts))
+    in_dtype = tuple(kind.startswith(("parts", "value")) and ":" not in kind for kind in kinds(room, name, parts))
     fetches = device == "cuda" and chosen == "numba"
     widens = rank > 0 or name not in getattr(holder(room, chosen), "READS_HALF", ())
     called, skipped = (called.whole, 1) if isinstance(called, Rest) else (called, 0)
@@ -238,8 +238,6 @@ def check_values(room: str, event: Sequence[int], fields: dict[str, Any]) -> Non
 def first_or_on_device(plan: Plan, scores: Tensor, arguments: list[Tensor], keywords: dict[str, Any]) -> Any:
     """Calls a function that may have to be loaded, or whose tensors may lie on another GPU than the current one."""
     if scores.dtype in plan.loaded:
-        if scores.get_device() == torch.cuda.current_device():
-            return plan.function(*arguments, **keywords)
         with torch.cuda.device_of(scores):
             return plan.function(*arguments, **keywords)
     with loading(), torch.cuda.device_of(scores):

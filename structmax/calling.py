@@ -11,17 +11,22 @@ from structmax.problem import run, watched
 
 
 def ask(room: str, name: str, tensors: Tensors, batch: int, backend: str, **fields: Any) -> list[Tensor]:
-    """Calls a function without a structure, such as that of a mapping. The first `batch` dimensions are flattened."""
+    """Calls a function without a structure, such as that of a mapping. The first `batch` dimensions are flattened.
+
+    What has fewer is not of the rows, such as their sum, and stays as it is.
+    """
     if batch == 1:
         return call(room, name, tensors, fields, 1, backend)
     shape = tensors[0].shape[:batch]
 
     def flat(value: Any) -> Any:
-        return value.reshape((math.prod(shape), *value.shape[batch:])) if isinstance(value, Tensor) else value
+        if not isinstance(value, Tensor) or value.dim() < batch:
+            return value
+        return value.reshape((math.prod(shape), *value.shape[batch:]))
 
     every = {key: flat(value) for key, value in fields.items()}
     out = call(room, name, tuple(map(flat, tensors)), every, 1, backend)
-    return [t.reshape((*shape, *t.shape[1:])) for t in out]
+    return [t.reshape((*shape, *t.shape[1:])) if t.dim() else t for t in out]
 
 
 def call(room: str, name: str, tensors: Tensors, fields: dict[str, Any], parts: int, backend: str) -> list[Tensor]:

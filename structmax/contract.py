@@ -138,8 +138,9 @@ def families(*stems: str) -> list[str]:
 def returns(*kinds: str) -> Callable[[F], F]:
     """Declares the outputs of a structure's function, so that compilers know their shapes without running it.
 
-    `parts` is like the scores, `value` is (B,), `state` is private. `[k]` adds a dimension after B, sized
-    by the number `k` or by dimension 1 of the tensor argument `k`; `:int32` or `:2` gives a dtype or a trailing size.
+    `parts` is like the scores, `value` is (B,), `state` is private, `total` is one number made of all rows, float32 or
+    wider. `[k]` adds a dimension after B, sized by the number `k` or by dimension 1 of the tensor argument `k`;
+    `:int32` or `:2` gives a dtype or a trailing size.
     The functions of the table above need no declaration.
     """
 

@@ -70,7 +70,7 @@ def implement(run: Run) -> None:
     _library.impl("call", operator, "CompositeExplicitAutograd")
 
 
-KIND = re.compile(r"(?P<kind>parts|value|state)(\[(?P<extra>\w+)\])?(:(?P<suffix>\w+))?")
+KIND = re.compile(r"(?P<kind>parts|value|state|total)(\[(?P<extra>\w+)\])?(:(?P<suffix>\w+))?")
 
 
 def _fake(
@@ -96,8 +96,9 @@ def _fake(
         kind, extra, suffix = match["kind"], match["extra"], match["suffix"]
         like = next(part) if kind == "parts" else tensors[0]
         event = like.shape[1:] if kind == "parts" else ((int(suffix),) if suffix and suffix.isdigit() else ())
-        dtype = getattr(torch, suffix) if suffix and not suffix.isdigit() else wide if kind == "state" else like.dtype
-        shape = (count, *((sizes[extra],) if extra else ()), *event)
+        own = like.dtype if kind in ("parts", "value") else wide
+        dtype = getattr(torch, suffix) if suffix and not suffix.isdigit() else own
+        shape = () if kind == "total" else (count, *((sizes[extra],) if extra else ()), *event)
         outputs.append(like.new_empty(shape, dtype=dtype))
     return outputs
 

@@ -351,16 +351,16 @@ def run(plan: Plan, tensors: Any, fields: dict[str, Any], checked: bool) -> list
         plan = backends.second_choice(plan, tensors, fields)
     is_half = dtype in HALF
     widen, fetch, dual = is_half and plan.widens, plan.fetches, forward_ad._current_level >= 0
+    change = widen or fetch or dual
     arguments = [
-        _clean(t, widen, fetch, dual) if widen or fetch or dual or t.requires_grad or not t.is_contiguous() else t
-        for t in tensors
+        _clean(t, widen, fetch, dual) if change or t.requires_grad or not t.is_contiguous() else t for t in tensors
     ]
     keywords = {k: _clean(v, widen, fetch, dual) if isinstance(v, Tensor) else v for k, v in fields.items()}
     if not checked or fetch:
         # These could not be checked before: a tracer's tensors, or those on a device that should not be waited for.
         backends.check_values(plan.room, arguments[0].shape[1:], keywords)
     compilation.asked = plan.room, arguments[0].dtype
-    if dtype in plan.loaded and not scores.is_cuda:
+    if dtype in plan.loaded and (not scores.is_cuda or scores.get_device() == torch._C._cuda_getDevice()):
         out = plan.function(*arguments, **keywords)
     else:
         out = backends.first_or_on_device(plan, scores, arguments, keywords)

@@ -54,6 +54,8 @@ KERNELS = [
     (SIMPLEX, "entmax_pullback"),
     (SIMPLEX, "entmax_value"),
     (SIMPLEX, "entmax_gradient"),
+    (SIMPLEX, "entmax_total"),
+    (SIMPLEX, "entmax_total_gradient"),
     (PROXIMAL, "prox_tv"),
     (PROXIMAL, "prox_tv_shifted"),
     (PROXIMAL, "prox_owl"),

@@ -343,6 +343,39 @@ def test_a_reduced_loss_under_transforms_is_that_of_its_rows(alpha: float, reduc
         torch.testing.assert_close(transform(ours), transform(plain), equal_nan=True)
 
 
+@on_each_backend
+@pytest.mark.parametrize("alpha", [1.0, 1.3, 1.5, 2.0, 2.5])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_reduced_loss_and_its_gradient_are_those_of_the_rows(alpha: float, reduction: str, backend: str) -> None:
+    """In any shape and layout, also of no rows; whether or not the gradient is differentiated once more."""
+    forbidden = normal(5, 4).index_put((torch.tensor([0, 3]), torch.tensor([1, 2])), torch.tensor(-math.inf).double())
+    for x in (normal(4), normal(5, 4), normal(2, 3, 4), normal(4, 5).mT, normal(9, 4)[::2], normal(0, 4), forbidden):
+        x = x.detach().requires_grad_()
+        target = classes(*x.shape[:-1], n=4)
+        if x.dim() > 1:
+            target[..., -1:] = -100
+        options: dict[str, Any] = {"alpha": alpha, "backend": backend}
+        losses = structmax.entmax_loss(x, target, **options, reduction="none")
+        plain = losses.sum() if reduction == "sum" else losses.sum() / (target != -100).sum()
+        ours = structmax.entmax_loss(x, target, **options, reduction=reduction)
+        # the mean of no rows is NaN, as in torch
+        torch.testing.assert_close(ours, plain, atol=1e-13, rtol=0, equal_nan=True)
+        (want,) = torch.autograd.grad(-0.7 * plain, x)
+        for again in (False, True):
+            (got,) = torch.autograd.grad(-0.7 * ours, x, create_graph=again, retain_graph=True)
+            close(got, want, 1e-13)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_reduced_loss_compiles_with_its_gradient(reduction: str) -> None:
+    x, target = normal(5, 4).requires_grad_(), classes(5, n=4)
+    loss = functools.partial(structmax.entmax15_loss, reduction=reduction)
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    close(compiled(x, target), loss(x, target).detach(), 0.0)
+    (want,), (got,) = (torch.autograd.grad(f(x, target), x) for f in (loss, compiled))
+    close(got, want, 1e-15)
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_a_reduced_loss_is_one_node(reduction: str) -> None:
     """On a GPU each node of a small batch costs the host as much as several launches."""

@@ -84,6 +84,76 @@ def test_value_and_gradient(alpha, n):
     torch.testing.assert_close(got, want, atol=1e-11, rtol=0)
 
 
+@pytest.mark.parametrize("mean", [True, False])
+@pytest.mark.parametrize(("alpha", "n"), [(a, n) for a, n in CASES if n in (7, 4200)])
+def test_total_and_its_gradient(alpha, n, mean):
+    """Added up by hand from the rows of the reference; of rows that all count, of some, of none, and of no rows."""
+    x = rows(n)[[0, 1, 2, 3, 5, 6]]
+    target = torch.tensor([0, n - 1, -2, n // 2, n // 2, -2])
+    # an ignored row may hold anything
+    x[2] = -math.inf
+    d_total = torch.tensor(-1.7, dtype=torch.float64)
+    for kept, dtype, atol in (
+        (slice(None), torch.float64, 1e-11),
+        (slice(None), torch.float32, 2e-3 if alpha > 2 else 2e-4),
+        (slice(0, 2), torch.float64, 1e-11),
+        (slice(2, 3), torch.float64, 1e-11),
+        (slice(0, 0), torch.float64, 1e-11),
+    ):
+        part, to = x[kept].to(dtype), target[kept]
+        wide = part.double()
+        value, state = reference.entmax_value(wide, to, alpha, -2)
+        count = float((to != -2).sum()) if mean else 1.0
+        total, own_state, own_count = kernel_triton.entmax_total(part.to(DEVICE), to.to(DEVICE), alpha, -2, mean)
+        assert total.dtype == own_count.dtype == dtype
+        assert total.shape == own_count.shape == ()
+        assert own_count == count
+        want = value.sum() / count
+        torch.testing.assert_close(total.double().cpu(), want, atol=atol, rtol=atol, equal_nan=True)
+        again = reference.entmax_total(wide, to, alpha, -2, mean)
+        torch.testing.assert_close(again[0], want, atol=0, rtol=1e-15, equal_nan=True)
+        there = part.to(DEVICE), own_state, to.to(DEVICE), d_total.to(DEVICE, dtype), own_count
+        got = kernel_triton.entmax_total_gradient(*there, alpha, -2).double().cpu()
+        each = torch.full((len(to),), float(d_total) / (count or 1.0), dtype=torch.float64)
+        want = reference.entmax_gradient(wide, state, to, each, alpha, -2)
+        torch.testing.assert_close(got, want, atol=atol, rtol=0)
+        one = torch.tensor(count, dtype=torch.float64)
+        again = reference.entmax_total_gradient(wide, state, to, d_total, one, alpha, -2)
+        torch.testing.assert_close(again, want, atol=1e-15, rtol=0)
+
+
+@pytest.mark.parametrize("few", [kernel_triton.FEW, 1000])
+def test_many_rows_are_added_up_without_loss(few, monkeypatch):
+    """In several turns of the one program that does it, or by torch where they are more than that should do."""
+    monkeypatch.setattr(kernel_triton, "FEW", few)
+    x = torch.randn(9001, 2, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    target = torch.arange(9001, device=DEVICE) % 2
+    target[::3] = -100
+    value, state = kernel_triton.entmax_value(x, target, 1.5, -100)
+    for mean, count in ((True, 6000), (False, 1)):
+        total, own_state, own_count = kernel_triton.entmax_total(x, target, 1.5, -100, mean)
+        assert torch.equal(own_state, state)
+        assert own_count == count
+        # one rounding of float32
+        tolerance = 1e-6 if few == 1000 else 6e-8
+        want = torch.tensor(math.fsum(value.tolist()) / count)
+        torch.testing.assert_close(total.cpu().double(), want.double(), atol=0, rtol=tolerance)
+
+
+def test_a_total_keeps_what_is_not_finite():
+    x = torch.randn(3, 7, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    target = torch.tensor([0, 1, 2], device=DEVICE)
+    x[1, 1] = -math.inf
+    total, state, count = kernel_triton.entmax_total(x, target, 1.5, -100, True)
+    assert total == math.inf
+    x[2, 3] = math.nan
+    total, state, count = kernel_triton.entmax_total(x, target, 1.5, -100, True)
+    assert total.isnan()
+    gradient = kernel_triton.entmax_total_gradient(x, state, target, torch.ones((), device=DEVICE), count, 1.5, -100)
+    assert gradient[2].isnan().all()
+    assert gradient[:2].isfinite().all()
+
+
 @pytest.mark.parametrize("alpha", [1.5, 0.6, 1.0, 1.3, 2.0])
 def test_sums_of_a_part_of_each_row(alpha):
     """At thresholds of the whole rows and below, of parts that may be forbidden altogether; longer than a tile."""

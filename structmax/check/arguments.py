@@ -11,6 +11,7 @@ from torch import Tensor
 T = TypeVar("T")
 # Numbers in a list of all members, as many as fill half a gigabyte in float32.
 MOST = 1 << 27
+NUMBERS = int, float, torch.SymInt, torch.SymFloat
 
 
 def readable(tensor: Tensor) -> bool:
@@ -201,7 +202,7 @@ def positive(name: str, value: object, *, above: float = 0.0, or_zero: bool = Fa
         floating(name, value)
         if readable(value) and value.numel() and not bool((value >= 0 if or_zero else value > above).all()):
             raise ValueError(f"`{name}` should be {wanted()} everywhere, but its minimum is {value.min():g}.{hint}")
-    elif isinstance(value, bool) or not isinstance(value, int | float | torch.SymInt | torch.SymFloat):
+    elif isinstance(value, bool) or not isinstance(value, NUMBERS):
         raise TypeError(f"`{name}` should be a number or a tensor, but is a {type(value).__name__}.")
     elif not (value >= 0 if or_zero else value > above):
         raise ValueError(f"`{name}` should be {wanted()}, but is {value}.{hint}")

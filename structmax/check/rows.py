@@ -171,11 +171,10 @@ def loss_settings(reduction: str, label_smoothing: float) -> None:
 
 def hard_target(target: Tensor, x: Tensor, ignore_index: int, classes: int | None = None) -> Tensor:
     """Integer classes, one for each row of x (…, n), as int64: as many classes as entries, or as is said."""
-    batch, n = x.shape[:-1], x.shape[-1] if classes is None else classes
     if target.dtype == torch.bool or target.is_complex():
         raise TypeError(f"`target` should hold integer classes or probabilities, but has dtype {target.dtype}.")
     same_device("target", target, x)
-    if target.shape != batch:
+    if target.shape != (batch := x.shape[:-1]):
         raise ValueError(
             f"`target` should have shape {tuple(batch)}, the scores without `dim`, but has {tuple(target.shape)}. "
             "Probabilities should be floating point and have the scores' shape."
@@ -183,6 +182,7 @@ def hard_target(target: Tensor, x: Tensor, ignore_index: int, classes: int | Non
     # A byte could not be compared with a negative number.
     target = target.long()
     if readable(target) and target.numel():
+        n = x.shape[-1] if classes is None else classes
         wrong = (target != ignore_index) & ((target < 0) | (target >= n))
         if bool(wrong.any()):
             raise ValueError(

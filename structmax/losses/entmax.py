@@ -47,7 +47,8 @@ def _fenchel_young(
     else:
         target = check.hard_target(target, x, ignore_index)
         if weight is None and label_smoothing == 0:
-            return value(x, target, ignore_index, reduction).to(scores.dtype)
+            losses = value(x, target, ignore_index, reduction)
+            return losses if losses.dtype == scores.dtype else losses.to(scores.dtype)
         losses, rows = _hard(x, target, value, weight, ignore_index, label_smoothing)
     if reduction != "none":
         losses = losses.sum() if reduction == "sum" else losses.sum() / rows

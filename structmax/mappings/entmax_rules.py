@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
 
-from structmax.autograd import rule
+from structmax.autograd import recorded, rule
 from structmax.calling import ask
 from structmax.structures.simplex import Simplex
 
@@ -39,7 +39,8 @@ def remember(ctx: Any, alpha: Alpha, *tensors: Tensor) -> None:
         ctx.alpha = None
         saved = (alpha, *tensors)
     ctx.save_for_backward(*saved)
-    ctx.save_for_forward(*saved)
+    if forward_ad._current_level >= 0:
+        ctx.save_for_forward(*saved)
 
 
 def recall(ctx: Any) -> tuple[Any, ...]:
@@ -219,19 +220,21 @@ def _pushforward(
 class EntmaxTotal(Function):
     """`EntmaxValue` summed over its last `rows` dimensions; with `mean`, over the number of rows that count.
 
-    Also the states, and that number. One node of autograd, and no operator that the sum can do without: a loss of a
-    small batch takes as long as the host needs for its launches. α is a number.
+    Also the states, and that number, 1 without `mean`. One node of autograd, and one call of a kernel forward and
+    backward: a loss of a small batch takes as long as the host needs for its launches. vmap puts more dimensions in
+    front, and a gradient of the gradient needs the rules of the rows: both are composed of these. α is a number.
     """
 
     @staticmethod
     def forward(
         x: Tensor, target: Tensor, alpha: float, ignored: int, rows: int, mean: bool, backend: str
     ) -> tuple[Tensor, ...]:
+        if target.dim() == rows:
+            tensors = x, target
+            return tuple(ask(ROOM, "entmax_total", tensors, rows, backend, alpha=alpha, ignored=ignored, mean=mean))
         value, state = ask(ROOM, "entmax_value", (x, target), x.dim() - 1, backend, alpha=alpha, ignored=ignored)
         total = _total(value, rows)
-        if not mean:
-            return total, state
-        count = _total(target != ignored, rows)
+        count = _total(target != ignored, rows).to(value.dtype) if mean else torch.ones_like(total)
         return total / count, state, count
 
     @staticmethod
@@ -246,21 +249,20 @@ class EntmaxTotal(Function):
     def backward(ctx: Any, d_total: Tensor | None, *_: None) -> tuple[Any, ...]:
         if d_total is None:
             return (None,) * 7
-        alpha, x, target, state, *count = recall(ctx)
-        # Spread before it is divided: the division then writes what the kernel reads.
-        d_value = _spread(d_total, ctx.rows).expand_as(target)
-        for number in count:
-            d_value = d_value / _spread(number, ctx.rows)
-        d_x = entmax_gradient_rule(x, state, target, d_value, alpha, ctx.ignored, ctx.backend)
+        alpha, x, target, state, count = recall(ctx)
+        if target.dim() == ctx.rows and not recorded((x, d_total)):
+            tensors, fields = (x, state, target, d_total, count), {"alpha": alpha, "ignored": ctx.ignored}
+            (d_x,) = ask(ROOM, "entmax_total_gradient", tensors, ctx.rows, ctx.backend, **fields)
+        else:
+            d_value = _spread(d_total / count, ctx.rows).expand_as(target)
+            d_x = entmax_gradient_rule(x, state, target, d_value, alpha, ctx.ignored, ctx.backend)
         return d_x, None, None, None, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, x_t: Tensor, *_: None) -> tuple[Any, ...]:
-        alpha, x, target, state, *count = recall(ctx)
+        alpha, x, target, state, count = recall(ctx)
         out = _total(_pushforward(x_t, x, state, target, alpha, ctx.ignored, ctx.backend), ctx.rows)
-        for number in count:
-            out = out / number
-        return out, *(None for _ in (state, *count))
+        return out / count, None, None
 
 
 entmax_total_rule = rule(EntmaxTotal)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+ONES = 1, 1, 1
 _compiled: dict[Hashable, Any] = {}
 
 
@@ -27,23 +28,26 @@ def launch(
     """
     if 0 in grid:
         return
-    device, values = arguments[0].get_device(), list(arguments)
+    device, values = arguments[0].get_device(), []
     # What a compiled kernel depends on. A kernel's own hash takes a lock.
     layout = [kernel.fn, num_warps, device, constants]
-    for i, argument in enumerate(arguments):
-        if isinstance(argument, Tensor):
-            values[i] = address = argument.data_ptr()
-            layout += argument.dtype, address % 16 == 0
-        elif isinstance(argument, int):
-            layout += argument % 16 == 0, argument == 1, -(2**31) <= argument < 2**31
+    for argument in arguments:
+        kind = type(argument)
+        if kind is int:
+            layout.append((argument % 16 == 0) + 2 * (argument == 1) + 4 * (-(2**31) <= argument < 2**31))
+        elif isinstance(argument, Tensor):
+            layout.append(argument.dtype)
+            argument = argument.data_ptr()
+            layout.append(argument % 16 == 0)
         else:
-            layout.append(type(argument))
+            layout.append(kind)
+        values.append(argument)
     key = tuple(layout)
     compiled = _compiled.get(key)
     if compiled is not None:
         stream = torch._C._cuda_getCurrentRawStream(device)
         rest = compiled.packed_metadata, None, None, None
-        compiled.run(*(*grid, 1, 1)[:3], stream, compiled.function, *rest, *values, *constants)
+        compiled.run(*grid, *ONES[len(grid) :], stream, compiled.function, *rest, *values, *constants)
         return
     compiled = kernel[grid](*arguments, *constants, num_warps=num_warps)
     # The interpreter compiles nothing.

@@ -27,6 +27,8 @@ ON_DEVICE = (
     "entmax_pullback",
     "entmax_value",
     "entmax_gradient",
+    "entmax_total",
+    "entmax_total_gradient",
     "entmax_part_gradient",
     "entmax_sums",
     "attention",
@@ -233,6 +235,25 @@ def entmax_part_gradient(
     return torch.where(((d_value != 0) & (target != ignored))[:, None], gradient, 0.0)
 
 
+@returns("total", "state:2", "total")
+def entmax_total(x: Tensor, target: Tensor, alpha: float, ignored: int, mean: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The values of all rows added up and divided by a number: scalars (), and between them the states: (B, 2).
+
+    With `mean` the number is that of the rows whose target is not `ignored`, and 1 without.
+    """
+    value, state = entmax_value(x, target, alpha, ignored)
+    count = (target != ignored).sum().to(value.dtype) if mean else value.new_ones(())
+    return value.sum() / count, state, count
+
+
+@returns("parts")
+def entmax_total_gradient(
+    x: Tensor, state: Tensor, target: Tensor, d_total: Tensor, count: Tensor, alpha: float, ignored: int
+) -> Tensor:
+    """d_total / count · (p − onehot(target)); the pullback of `entmax_total`, which has found `count`: (B, n)."""
+    return entmax_gradient(x, state, target, (d_total / count).expand(len(x)), alpha, ignored)
+
+
 # Columns of a long row that are summed at a time: what is kept beside the scores is a few of these, not a few rows.
 COLUMNS = 8192
 
@@ -332,6 +353,10 @@ def examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any
         yield "entmax_value", (x, target), {"alpha": alpha, "ignored": -100}
         yield "entmax_gradient", (x, state, target, rows), {"alpha": alpha, "ignored": -100}
         yield "entmax_part_gradient", (x, state, target, rows), {"alpha": alpha, "ignored": -100}
+        if not isinstance(alpha, Tensor):
+            one = x.new_ones(())
+            yield "entmax_total", (x, target), {"alpha": alpha, "ignored": -100, "mean": True}
+            yield "entmax_total_gradient", (x, state, target, one, one), {"alpha": alpha, "ignored": -100}
     for alpha in (1.0, 1.25, 1.5, 2.0):
         yield "entmax_sums", (x, state), {"alpha": alpha}
     yield "log_partition", (x,), {}

@@ -246,7 +246,7 @@ def _gradient_rows(start, stop, x, state, target, ignored, d_value, alpha, toler
     for i in range(start, stop):
         row = x[i]
         e = alpha[i % alpha.size] - 1
-        origin, t, weight, hit = state[i, 0], float(state[i, 1]), d_value[i], target[i]
+        origin, t, weight, hit = state[i, 0], float(state[i, 1]), d_value[i % d_value.size], target[i]
         still = weight == 0 or hit == ignored
         if still or is_nan(origin):
             d_x[i] = dtype(0) if still else origin
@@ -293,6 +293,17 @@ def _part_gradient_rows(start, stop, x, state, target, ignored, d_value, alpha, 
             _fill_part(row, float(origin), t, e, float(weight), d_x[i])
         if 0 <= hit < row.size:
             d_x[i, hit] -= weight
+
+
+@kernel("reassoc")
+def _add_up(value, target, ignored, mean, total, count):
+    """The sum of all values, divided by the number of rows whose target is not ignored, or by 1."""
+    s, used = 0.0, 0
+    for i in range(value.size):
+        s += float(value[i])
+        used += target[i] != ignored
+    divisor = float(used) if mean else 1.0
+    total[()], count[()] = s / divisor, divisor
 
 
 # J v with s = p^(2−α) on the support. A NaN in p is carried on by zero · p; v is not read where p is 0.
@@ -346,11 +357,31 @@ def entmax_value(x: Tensor, target: Tensor, alpha: float | Tensor, ignored: int)
 def entmax_gradient(
     x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, alpha: float | Tensor, ignored: int
 ) -> Tensor:
-    """d_value · (p − onehot(target)), with p recovered from `state`; the pullback of `entmax_value`: (B, n)."""
+    """d_value · (p − onehot(target)), with p recovered from `state`; the pullback of `entmax_value`: (B, n).
+
+    `d_value` is (B,), or (1,) for all rows.
+    """
     d_x = torch.empty_like(x)
     given = x.numpy(), state.numpy(), target.numpy(), ignored, d_value.numpy()
     over_rows(_gradient_rows, len(x), x.numel(), *given, _alphas(alpha), _tolerance(x), d_x.numpy())
     return d_x
+
+
+@returns("total", "state:2", "total")
+def entmax_total(x: Tensor, target: Tensor, alpha: float, ignored: int, mean: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The values of all rows added up and divided by a number, as in reference.py: (), (B, 2), ()."""
+    value, state = entmax_value(x, target, alpha, ignored)
+    total, count = x.new_empty(()), x.new_empty(())
+    _add_up(value.numpy(), target.numpy(), ignored, mean, total.numpy(), count.numpy())
+    return total, state, count
+
+
+@returns("parts")
+def entmax_total_gradient(
+    x: Tensor, state: Tensor, target: Tensor, d_total: Tensor, count: Tensor, alpha: float, ignored: int
+) -> Tensor:
+    """d_total / count · (p − onehot(target)); the pullback of `entmax_total`: (B, n)."""
+    return entmax_gradient(x, state, target, (d_total / count).view(1), alpha, ignored)
 
 
 @returns("parts")

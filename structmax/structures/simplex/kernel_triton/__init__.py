@@ -9,6 +9,8 @@ over the whole row. The tile's mathematics is in tile.py.
 bisection, which streams a long row once for each halving: steep.py.
 """
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -16,7 +18,7 @@ from structmax.numerics.kernel_triton import launch
 from structmax.structures.simplex.kernel_triton.backward import gradient, pull_rows, pull_streamed
 from structmax.structures.simplex.kernel_triton.forward import solve_rows, solve_streamed
 from structmax.structures.simplex.kernel_triton.heads import attend, list_live, pull_keys, pull_queries
-from structmax.structures.simplex.kernel_triton.sums import sum_streamed
+from structmax.structures.simplex.kernel_triton.sums import add_up, sum_streamed
 
 # These read and write half precision, and compute in float32.
 READS_HALF = (
@@ -24,6 +26,8 @@ READS_HALF = (
     "entmax_pullback",
     "entmax_value",
     "entmax_gradient",
+    "entmax_total",
+    "entmax_total_gradient",
     "entmax_part_gradient",
     "entmax_sums",
     "log_partition",
@@ -34,18 +38,21 @@ READS_HALF = (
     "attention",
     "attention_pullback",
 )
+KINDS = {1.0: "softmax", 1.5: "entmax15", 2.0: "sparsemax"}
 # Longest row that is kept in registers where it could as well be streamed.
 SHORT = 4096
+# Most rows whose values one program adds up.
+FEW = 1 << 17
 
 
 def _family(alpha: float | Tensor) -> tuple[float, str, bool, bool]:
     """α − 1, the kind of kernel, whether an α above 2 is possible, and whether there is one α per row."""
     if isinstance(alpha, Tensor):
         return 0.0, "general", True, True
-    kind = {1.0: "softmax", 1.5: "entmax15", 2.0: "sparsemax"}.get(alpha, "general")
-    return alpha - 1.0, kind, alpha > 2, False
+    return alpha - 1.0, KINDS.get(alpha, "general"), alpha > 2, False
 
 
+@functools.lru_cache(maxsize=1000)
 def _tile(n: int, per_warp: int) -> tuple[int, int, int]:
     """ROWS, BLOCK and warps: short rows share a warp, long ones take several."""
     block = 1 << (n - 1).bit_length()
@@ -106,7 +113,7 @@ def entmax_pullback(p: Tensor, v: Tensor, alpha: float | Tensor) -> Tensor:
 def _value(x: Tensor, target: Tensor | None, alpha: float | Tensor, ignored: int) -> tuple[Tensor, Tensor]:
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     value = torch.empty(x.shape[0], dtype=wide, device=x.device)
-    state = torch.empty(x.shape[0], 2, dtype=wide, device=x.device)
+    state = value.new_empty((x.shape[0], 2))
     _solve(x, alpha, target, ignored, value, state)
     return value, state
 
@@ -124,6 +131,13 @@ def entmax_gradient(
     x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, alpha: float | Tensor, ignored: int
 ) -> Tensor:
     """d_value · (p − onehot(target)), with p recovered from `state`; the pullback of `entmax_value`: (B, n)."""
+    return _gradient(x, state, target, d_value, None, alpha, ignored)
+
+
+def _gradient(
+    x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, count: Tensor | None, alpha: float | Tensor, ignored: int
+) -> Tensor:
+    """For `d_value` of each row; or, given the count, of the mean that was divided by it."""
     B, n = x.shape
     out = torch.empty_like(x)
     if out.numel() == 0:
@@ -131,10 +145,30 @@ def entmax_gradient(
     e, kind, steep_possible, per_row = _family(alpha)
     rows, block, warps = _tile(min(n, SHORT), 512 if kind == "general" else 1024)
     tiles = -(-n // block)
-    arguments = x, state, target, d_value, alpha if per_row else None, out, ignored, n, B, tiles, e
-    constants = kind, steep_possible, per_row, x.dtype == torch.float64, rows, block
+    arguments = x, state, target, d_value, count, alpha if per_row else None, out, ignored, n, B, tiles, e
+    constants = kind, steep_possible, per_row, count is not None, x.dtype == torch.float64, rows, block
     launch(gradient, (-(-B // rows) * tiles,), arguments, constants, warps)
     return out
+
+
+def entmax_total(x: Tensor, target: Tensor, alpha: float, ignored: int, mean: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The values of all rows added up and divided by a number, as in reference.py: (), (B, 2), ()."""
+    value, state = _value(x, target, alpha, ignored)
+    B = len(value)
+    if B > FEW:
+        count = (target != ignored).sum().to(value.dtype) if mean else value.new_ones(())
+        return value.sum() / count, state, count
+    total, count = value.new_empty(()), value.new_empty(())
+    block = min(4096, max(128, 1 << max(B - 1, 0).bit_length()))
+    launch(add_up, (1,), (value, target, total, count, ignored, B), (mean, block), max(1, block // 256))
+    return total, state, count
+
+
+def entmax_total_gradient(
+    x: Tensor, state: Tensor, target: Tensor, d_total: Tensor, count: Tensor, alpha: float, ignored: int
+) -> Tensor:
+    """d_total / count · (p − onehot(target)); the pullback of `entmax_total`: (B, n)."""
+    return _gradient(x, state, target, d_total, count, alpha, ignored)
 
 
 def entmax_part_gradient(

@@ -5,7 +5,7 @@ import triton.language as tl
 
 from structmax.structures.simplex.kernel_triton.forward import NOTHING
 from structmax.structures.simplex.kernel_triton.steep import pull_steep, pull_steep_rows, steep
-from structmax.structures.simplex.kernel_triton.tile import LOG2_E, load_e, power, products, slopes
+from structmax.structures.simplex.kernel_triton.tile import LOG2_E, load_e, power, products, quotient, slopes
 
 
 @triton.jit(do_not_specialize=["B"])
@@ -92,10 +92,11 @@ def pull_streamed(
 
 @triton.jit(do_not_specialize=["B", "tiles", "ignored"])
 def gradient(
-    p_x, p_state, p_target, p_d_value, p_alpha, p_out, ignored, n, B, tiles, e: tl.float64,
-    KIND: tl.constexpr, STEEP: tl.constexpr, PER_ROW: tl.constexpr, DOUBLE: tl.constexpr,
+    p_x, p_state, p_target, p_d_value, p_count, p_alpha, p_out, ignored, n, B, tiles, e: tl.float64,
+    KIND: tl.constexpr, STEEP: tl.constexpr, PER_ROW: tl.constexpr, TOTAL: tl.constexpr, DOUBLE: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """Of the value of each row; if TOTAL, of their sum divided by the count."""
     WORK: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     i_tile = tl.program_id(0)
     o_row = (i_tile // tiles).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
@@ -106,7 +107,10 @@ def gradient(
     origin = tl.load(p_state + 2 * o_row, mask=m_row, other=0.0)
     level = tl.load(p_state + 2 * o_row + 1, mask=m_row, other=0.0)
     target = tl.load(p_target + o_row, mask=m_row, other=NOTHING)
-    d_value = tl.load(p_d_value + o_row, mask=m_row, other=0.0).to(WORK)
+    if TOTAL:
+        d_value = tl.zeros((ROWS, 1), WORK) + quotient(tl.load(p_d_value).to(WORK), tl.load(p_count).to(WORK))
+    else:
+        d_value = tl.load(p_d_value + o_row, mask=m_row, other=0.0).to(WORK)
     still = (d_value == 0) | (origin == float("-inf")) | (target == ignored)
     b_x = tl.load(p_x + o_row * n + o_column, mask=m_tile & ~still, other=0.0).to(WORK)
     b_t = b_x - origin - level

@@ -1,9 +1,27 @@
-"""Sums over a part of a row at a threshold that the whole row has, or may have."""
+"""Sums: of the losses of all rows, and over a part of a row at a threshold that the whole row has, or may have."""
 
 import triton
 import triton.language as tl
 
 from structmax.structures.simplex.kernel_triton.tile import levels, load_e, masses, products
+
+
+@triton.jit(do_not_specialize=["B", "ignored"])
+def add_up(p_value, p_target, p_total, p_count, ignored, B, MEAN: tl.constexpr, BLOCK: tl.constexpr):
+    """The sum of all values, divided by the number of rows whose target is not ignored, or by 1; one program."""
+    o_lane = tl.arange(0, BLOCK)
+    b_sum = tl.zeros((BLOCK,), tl.float64)
+    b_used = tl.zeros((BLOCK,), tl.int32)
+    for start in range(0, B, BLOCK):
+        m_row = start + o_lane < B
+        b_sum += tl.load(p_value + start + o_lane, mask=m_row, other=0.0).to(tl.float64)
+        if MEAN:
+            target = tl.load(p_target + start + o_lane, mask=m_row, other=0)
+            b_used += (m_row & (target != ignored)).to(tl.int32)
+    total = tl.sum(b_sum)
+    count = tl.sum(b_used).to(tl.float64) if MEAN else tl.full((), 1.0, tl.float64)
+    tl.store(p_total, total / count)
+    tl.store(p_count, count)
 
 
 @triton.jit

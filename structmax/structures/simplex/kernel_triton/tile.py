@@ -222,6 +222,15 @@ def slopes(p, e, KIND: tl.constexpr):
 
 
 @triton.jit
+def quotient(a, b):
+    """a / b, correctly rounded, which a division of float32 is not by itself."""
+    if a.dtype == tl.float64:
+        return a / b
+    else:
+        return tl.div_rn(a, b)
+
+
+@triton.jit
 def load_e(p_alpha, e, o_row, m_row, PER_ROW: tl.constexpr):
     """α − 1 of each row in float64; softmax is met within rounding by a value next to 0."""
     if PER_ROW:
