@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -254,6 +255,28 @@ def test_sparse_maps(shared, turns, monkeypatch):
     same(*((result.value, *result.marginals[:2], result.converged) for result in both), 1e-9)
     assert int(both[0].counts.max()) > 2
     assert both[0].counts.cpu().tolist()[2:] == [1, 0]
+
+
+def test_a_search_among_nothing_feasible_reads_its_own_pointers(monkeypatch):
+    """A lane past the last label may win a tie on a GPU; in Triton's interpreter the last lane is made to here."""
+
+    def last(x, axis, keepdims):
+        return x.shape[axis] - 1 - np.argmax(np.flip(x, axis), axis=axis, keepdims=keepdims)
+
+    monkeypatch.setattr(np, "nanargmax", last)
+    run, labels = active_set.Supports.run, []
+
+    def noting(supports, kernel, parts, more, *rest, **named):
+        run(supports, kernel, parts, more, *rest, **named)
+        labels.append(more[2].clone())
+
+    monkeypatch.setattr(active_set.Supports, "run", noting)
+    unary, pairwise = torch.zeros(2, 4, 3), torch.zeros(2, 3, 3, 3)
+    unary[0, 2] = -math.inf
+    result = structmax.sparsemap(there(unary, pairwise), structmax.LinearChain(), backend="triton")
+    assert result.value[0] == -math.inf
+    assert result.counts[0] == 0 < result.counts[1]
+    assert all(((label >= 0) & (label < 3)).all() for label in labels)
 
 
 def test_a_search_of_sequences_that_ends_early(monkeypatch):

@@ -18,7 +18,10 @@ def _best_labels(
     p_unary, p_pairwise, p_pointer, p_label, length,
     SHARED: tl.constexpr, C: tl.constexpr, SPAN: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Stores the labels of a best sequence, and returns its score. NaN is passed over."""
+    """Stores the labels of a best sequence, and returns its score. NaN is passed over.
+
+    Where nothing is feasible, the labels are any.
+    """
     o_label = tl.arange(0, SPAN)
     b_a = load_row(p_unary, o_label, C, tl.float64)
     if SHARED:
@@ -29,8 +32,10 @@ def _best_labels(
             b_w = load_matrix(p_pairwise + (t - 1) * C * C, o_label, o_label, C, tl.float64)
         b_best, b_from = tl.max(b_a[:, None] + b_w, 0, return_indices=True, return_indices_tie_break_left=False)
         b_a = b_best + b_u
-        tl.store(p_pointer + t * C + o_label, b_from, mask=o_label < C)
+        # A tie of −inf may be won by a lane past the last label, where no pointer is.
+        tl.store(p_pointer + t * C + o_label, tl.minimum(b_from, C - 1), mask=o_label < C)
     value, label = tl.max(b_a, 0, return_indices=True, return_indices_tie_break_left=False)
+    label = tl.minimum(label, C - 1)
     # threads read what others wrote
     tl.debug_barrier()
     for back in range(1, length):
