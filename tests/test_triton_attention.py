@@ -112,6 +112,16 @@ def test_what_is_kept_is_that_of_the_reference():
         torch.testing.assert_close(a.double(), b.double(), atol=1e-5, rtol=0)
 
 
+def test_heads_may_be_more_than_the_second_dimension_of_a_grid(monkeypatch):
+    grids = []
+    monkeypatch.setattr(kernel_triton, "launch", lambda kernel, grid, *rest: grids.append(grid))
+    q = torch.ones(40000, 2, 1, 1, device=DEVICE)
+    fields = {"alpha": 1.5, "scale": 1.0, "causal": False, "queries": 32, "keys": 32, "rows": 2}
+    out, *kept = kernel_triton.attention(q, q, q, **fields, tiles=2)
+    kernel_triton.attention_pullback(q, q, q, out, *kept, **fields)
+    assert all(size < 1 << 16 for grid in grids for size in grid[1:])
+
+
 def test_a_query_without_keys_reads_nothing():
     out = structmax.entmax_attention(*draw(), may_read(), backend="triton")
     assert (out[1, :, 7] == 0).all()

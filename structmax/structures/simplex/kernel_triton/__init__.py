@@ -252,7 +252,7 @@ def attention(
     live = torch.zeros(len(q), tiles, dtype=torch.uint8, device=q.device)
     listed = torch.empty(live.shape, dtype=torch.int32, device=q.device)
     arguments = q, k, v, heads.alpha, heads.mask, out, mean, peak, tau, live, listed, *heads.numbers
-    launch(attend, (heads.tiles, heads.heads), arguments, (*heads.kind, 20, *heads.sizes), heads.warps)
+    launch(attend, (heads.tiles * heads.heads,), arguments, (*heads.kind, 20, *heads.sizes), heads.warps)
     return out, mean, peak, tau, live
 
 
@@ -268,10 +268,10 @@ def attention_pullback(
     given = q, k, v, heads.alpha, heads.mask, d_out
     of_tiles = _listed(live, heads, heads.tiles, heads.blocks, (heads.blocks, 1))
     arguments = *given, mean, peak, tau, *of_tiles, d_q, of_rows, d_alpha, *heads.numbers
-    launch(pull_queries, (heads.tiles, heads.heads), arguments, (*heads.kind, *heads.sizes), heads.warps)
+    launch(pull_queries, (heads.tiles * heads.heads,), arguments, (*heads.kind, *heads.sizes), heads.warps)
     of_blocks = _listed(live, heads, heads.blocks, heads.tiles, (1, heads.blocks))
     arguments = *given, of_rows, *of_blocks, d_k, d_v, *heads.numbers
-    launch(pull_keys, (heads.blocks, heads.shared), arguments, (*heads.kind, *heads.sizes), heads.warps)
+    launch(pull_keys, (heads.blocks * heads.shared,), arguments, (*heads.kind, *heads.sizes), heads.warps)
     return d_q, d_k, d_v, d_alpha
 
 

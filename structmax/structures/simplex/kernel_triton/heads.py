@@ -64,6 +64,12 @@ def _scores(
 
 
 @triton.jit
+def _tile_and_head(tiles):
+    """The tile of this program and its head, of all instances. A grid is long in its first dimension alone."""
+    return tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
+
+
+@triton.jit
 def _place(i_head, heads, batch_stride, head_stride):
     """Where the mask of a head begins, of all heads of all instances."""
     return (i_head // heads).to(tl.int64) * batch_stride + (i_head % heads) * head_stride
@@ -77,8 +83,8 @@ def attend(
     DIGITS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Outputs, the means U, maxima and thresholds of a tile of queries, and which blocks of keys it reads."""
-    i_tile, i_head = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    tiles, blocks = tl.num_programs(0), tl.cdiv(K, KEYS)
+    tiles, blocks = tl.cdiv(Q, QUERIES), tl.cdiv(K, KEYS)
+    i_tile, i_head = _tile_and_head(tiles)
     o_query = i_tile * QUERIES + tl.arange(0, QUERIES)[:, None]
     o_lane, o_feature = tl.arange(0, KEYS), tl.arange(0, BLOCK_D)[None, :]
     e = _load_e(p_alpha, e, i_head % heads, PER_HEAD)
@@ -237,8 +243,9 @@ def pull_queries(
     D: tl.constexpr, BLOCK_D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Cotangents of a tile of queries and of its α, and what `pull_keys` needs of it."""
-    i_tile, i_head = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    i_row = i_head * tl.num_programs(0) + i_tile
+    tiles = tl.cdiv(Q, QUERIES)
+    i_tile, i_head = _tile_and_head(tiles)
+    i_row = i_head * tiles + i_tile
     o_query = i_tile * QUERIES + tl.arange(0, QUERIES)[:, None]
     o_lane, o_feature = tl.arange(0, KEYS), tl.arange(0, BLOCK_D)[None, :]
     e = _load_e(p_alpha, e, i_head % heads, PER_HEAD)
@@ -256,7 +263,7 @@ def pull_queries(
     unknown, scaling = _unknown(tau, e, KIND)
     level, error, factor = levels(unknown, e, KIND, tl.float32)
     delta = tl.sum(b_d_out.to(tl.float32) * b_mean.to(tl.float32), 1, keep_dims=True)
-    total = Q * tl.num_programs(1).to(tl.int64)
+    total = (tl.num_programs(0) // tiles).to(tl.int64) * Q
     _store_row(p_row, i_head * Q + o_query, total, m_row, base, level, error, factor, scaling, delta, KIND)
     b_d_q = tl.zeros((QUERIES, BLOCK_D), tl.float32)
     d_alpha = tl.zeros((QUERIES, 1), tl.float32)
@@ -289,11 +296,12 @@ def pull_keys(
     D: tl.constexpr, BLOCK_D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Cotangents of a block of keys and of its values, summed over the heads that share them."""
-    i_block, i_shared = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    blocks = tl.cdiv(K, KEYS)
+    i_block, i_shared = _tile_and_head(blocks)
     o_key = i_block * KEYS + tl.arange(0, KEYS)[:, None]
     o_lane, o_feature = tl.arange(0, QUERIES), tl.arange(0, BLOCK_D)[None, :]
     i_own = i_shared * K * D
-    total = Q * group * tl.num_programs(1).to(tl.int64)
+    total = (tl.num_programs(0) // blocks).to(tl.int64) * group * Q
     b_k = _load(p_k + i_own, o_key, o_feature, K, D)
     b_v = _load(p_v + i_own, o_key, o_feature, K, D)
     b_d_k = tl.zeros((KEYS, BLOCK_D), tl.float32)
@@ -304,7 +312,7 @@ def pull_keys(
         p_own_mask = p_mask
         if MASK != "none":
             p_own_mask = p_mask + _place(i_head, heads, batch_stride, head_stride)
-        i_row = i_head * tl.num_programs(0) + i_block
+        i_row = i_head * blocks + i_block
         for n in range(tl.load(p_count + i_row)):
             o_query = tl.load(p_list + i_row * tl.cdiv(Q, QUERIES) + n) * QUERIES + o_lane
             b_q = _load(p_q + i_head * Q * D, o_query[:, None], o_feature, Q, D)
