@@ -91,6 +91,7 @@ def test_compiles_whole_and_takes_half_precision():
     [
         (lambda q, k, v: structmax.entmax_attention(q, k[..., :2], v), ValueError, "`key` should have .* with D = 3"),
         (lambda q, k, v: structmax.entmax_attention(q.long(), k, v), TypeError, "`query` should be floating point"),
+        (lambda q, k, v: structmax.entmax_attention(q.tolist(), k, v), TypeError, "`query` should be .* tensor"),
         (lambda q, k, v: structmax.entmax_attention(q, k, v.long()), TypeError, "`value` should be floating point"),
         (
             lambda q, k, v: structmax.entmax_attention(q, k, v, mask(), is_causal=True),
@@ -120,6 +121,12 @@ def test_compiles_whole_and_takes_half_precision():
 def test_errors(call, error, words):
     with pytest.raises(error, match=words):
         call(*draw())
+
+
+def test_shapes_alone_are_enough_for_its_shape():
+    q, k, v = (t.to("meta") for t in draw(kept=2))
+    out = structmax.entmax_attention(q, k, v, is_causal=True, enable_gqa=True)
+    assert (out.shape, out.device.type) == ((2, 4, 5, 4), "meta")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -179,6 +179,13 @@ def test_autocast_narrows_what_is_multiplied():
         ({"alpha": 2.1}, False),
         ({"dropout_p": 0.1}, False),
         ({"backend": "reference"}, False),
+        ({"scale": torch.tensor(0.5)}, False),
+        ({"alpha": torch.tensor([1.2, 1.5])}, True),
+        ({"alpha": torch.tensor([1, 2])}, False),
+        ({"alpha": torch.tensor([1.2, 1.5], device="meta")}, False),
+        ({"alpha": "1.5"}, False),
+        ({"mask": torch.ones(40, 50, dtype=torch.bool)}, True),
+        ({"mask": torch.ones(40, 50, dtype=torch.bool, device="meta")}, False),
         ({"mask": torch.ones(3, 50, dtype=torch.bool)}, False),
         ({"mask": torch.ones(1, 50, dtype=torch.bool), "is_causal": True}, False),
         ({"value": torch.ones(2, 2, 50, 17)}, False),
@@ -187,7 +194,8 @@ def test_autocast_narrows_what_is_multiplied():
 )
 def test_what_keeps_no_scores(change, fused):
     q, k, v = (t.cpu() for t in draw())
-    usual = {"mask": None, "dropout_p": 0.0, "is_causal": False, "enable_gqa": False, "alpha": 1.5, "backend": "triton"}
+    usual = {"mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None, "enable_gqa": False}
+    usual |= {"alpha": 1.5, "backend": "triton"}
     if torch.cuda.is_available():
         pytest.skip("the tensors are on the CPU")
     assert is_fused(**({"query": q, "key": k, "value": v} | usual | change)) is fused

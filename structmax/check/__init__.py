@@ -5,6 +5,7 @@ Every message says what should be, what is, and what to try. Nothing here reads 
 
 from structmax.check.arguments import (
     MOST,
+    NUMBERS,
     a_tensor,
     batches,
     between,
@@ -53,6 +54,7 @@ from structmax.check.rows import (
 
 __all__ = [
     "MOST",
+    "NUMBERS",
     "a_tensor",
     "axis",
     "back",

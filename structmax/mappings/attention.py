@@ -56,8 +56,10 @@ def entmax_attention(
 
     Reference: Correia, Niculae & Martins 2019, https://aclanthology.org/D19-1223.
     """
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        check.floating(name, tensor)
     query, key, value = _as_autocast(query, key, value)
-    if is_fused(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa, alpha, backend):
+    if is_fused(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, alpha, backend):
         mask = None if attn_mask is None else attn_mask[(None,) * (4 - attn_mask.dim())]
         factor = query.shape[-1] ** -0.5 if scale is None else scale
         return attention_rule(query, key, value, mask, alpha, factor, is_causal)[0]
@@ -116,7 +118,8 @@ def read(weights: Tensor, value: Tensor, dropout_p: float, enable_gqa: bool) -> 
 def _as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """In the dtype that torch.autocast gives to products, where it is at work."""
     device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
+    # those without it, such as meta, cannot be asked whether it is enabled
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
         return tensors
     dtype = torch.get_autocast_dtype(device)
     return tuple(t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t for t in tensors)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function, forward_ad
 
+from structmax import check
 from structmax.autograd import once, rule
 from structmax.backends import answers
 from structmax.calling import call
@@ -25,6 +26,7 @@ def is_fused(
     mask: Tensor | None,
     dropout_p: float,
     is_causal: bool,
+    scale: float | None,
     enable_gqa: bool,
     alpha: Alpha,
     backend: str,
@@ -32,7 +34,8 @@ def is_fused(
     """Whether a kernel answers that keeps no scores; what is wrong with the arguments is said where they are kept.
 
     It takes heads (B, H, N, D) of one size, in float32 or narrower, and α above 1 and up to 2. A tensor of α is not
-    looked at. Dropout, second derivatives and transforms of torch.func are left to the scores.
+    looked at. Dropout, a scale that is a tensor, second derivatives and transforms of torch.func are left to the
+    scores.
     """
     if backend != "triton" and not (backend == "auto" and query.is_cuda):
         return False
@@ -48,10 +51,17 @@ def is_fused(
         and D <= LARGEST
         and key.shape == value.shape == (B, shared, K, D)
         and (H % shared == 0 if enable_gqa else shared == H)
-        and (mask is None or (not is_causal and _is_mask(mask, (B, H, Q, K))))
-        and (alpha.shape == (H,) if isinstance(alpha, Tensor) else 1 < alpha <= 2)
+        and not isinstance(scale, Tensor)
+        and (mask is None or (not is_causal and mask.device == query.device and _is_mask(mask, (B, H, Q, K))))
+        and _is_alpha(alpha, H, query.device)
         and answers(ROOM, "attention", query.device.type, "triton")
     )
+
+
+def _is_alpha(alpha: Alpha, heads: int, device: torch.device) -> bool:
+    if isinstance(alpha, Tensor):
+        return alpha.shape == (heads,) and alpha.is_floating_point() and alpha.device == device
+    return isinstance(alpha, check.NUMBERS) and 1 < alpha <= 2
 
 
 def _is_mask(mask: Tensor, shape: tuple[int, ...]) -> bool:
