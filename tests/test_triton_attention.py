@@ -91,6 +91,17 @@ def test_half_precision(dtype):
     compare(*draw(dtype=dtype), tolerance=8 * digits)
 
 
+def test_half_precision_holds_small_cotangents_of_many_keys():
+    """Those of scores are not made smaller first, by p̂^(α−1) where α is general."""
+    kept, answers = draw(queries=3, keys=1024, spread=0.0, dtype=torch.float16), []
+    for backend, dtype in (("triton", torch.float16), ("reference", torch.float64)):
+        q, k, v = (t.to(dtype).requires_grad_() for t in kept)
+        alpha = torch.tensor([2.0, 1.9], device=DEVICE, dtype=torch.promote_types(dtype, torch.float32))
+        out = structmax.entmax_attention(q, k, v, alpha=alpha, backend=backend)
+        answers.append(torch.autograd.grad(out, q, torch.full_like(out, 1e-4))[0].double())
+    torch.testing.assert_close(*answers, atol=0.02 * float(answers[1].abs().max()), rtol=0)
+
+
 def test_blocks_without_weights_are_dropped():
     q, k, v = draw(queries=64, keys=256, spread=0.0)
     # the first queries read the first keys, the last the last

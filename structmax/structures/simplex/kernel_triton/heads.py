@@ -278,11 +278,11 @@ def pull_queries(
         b_p, b_s = masses(b_x - base, level, error, factor, e, KIND, True)
         b_v = _load(p_v, o_key[:, None], o_feature, K, D)
         b_centred = tl.dot(b_d_out, tl.trans(b_v), input_precision=PRECISION) - delta
-        b_d_x = b_s * b_centred
+        b_d_x = b_s * b_centred * scaling
         b_d_q = tl.dot(b_d_x.to(b_k.dtype), b_k, b_d_q, input_precision=PRECISION)
         if PER_HEAD:
             d_alpha += tl.sum(_alpha_numerator(b_p, e) * b_centred, 1, keep_dims=True)
-    b_d_q *= scale * scaling
+    b_d_q *= scale
     tl.store(p_d_q + i_own + o_query * D + o_feature, b_d_q, mask=m_row & (o_feature < D))
     if PER_HEAD:
         tl.store(p_d_alpha + i_head * Q + o_query, d_alpha, mask=m_row)
