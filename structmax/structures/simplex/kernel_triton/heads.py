@@ -1,4 +1,4 @@
-"""Attention with weights of the Tsallis family in Triton. No score is kept: memory grows with the tokens alone.
+"""Attention with weights of the Tsallis family in Triton. No score is kept, but which blocks have weights.
 
 A program has a tile of queries and goes over the blocks of keys several times. The first time it keeps the largest
 score of each lane, that is of the keys that have the same place in their blocks. Solved as if they were the rows, these
