@@ -324,6 +324,15 @@ def test_a_curriculum_begins_with_short_expressions():
     assert longest[4:] == [20, 20]
 
 
+def test_each_epoch_of_a_curriculum_adds_as_many_expressions(tmp_path):
+    path = tmp_path / "train.tsv"
+    # lengths 4, 5, 6, 7, 8 and 28
+    path.write_text("".join(f"9\t[MAX 9 {' '.join(['1'] * count)} ]\n" for count in (1, 2, 3, 4, 5, 25)))
+    config = recipe.Config(train_file=str(path), longest=100, size=4, curriculum=4, begin=5)
+    task = recipe.Recipe(config, CPU)
+    assert [sum(map(len, task.batches(epoch))) for epoch in range(6)] == [2, 3, 4, 5, 6, 6]
+
+
 def test_a_curriculum_of_long_expressions_begins_with_the_shortest(tmp_path):
     path = tmp_path / "train.tsv"
     path.write_text("9\t[MAX 2 9 1 1 1 1 1 1 1 1 ]\n9\t[MAX 2 9 1 1 1 1 1 1 1 1 1 1 ]\n")

@@ -69,7 +69,7 @@ class Config(Settings):
     test_file: str = option("", "file of expressions to test on, in the published format, of any length")
     dropout: float = option(0.0, "share of features of the expression's state that training leaves out")
     weight_decay: float = option(0.0, "how much of each parameter a step takes away, times the learning rate")
-    curriculum: int = option(8, "number of epochs over which the expressions grow to the longest")
+    curriculum: int = option(8, "number of epochs that each add as many longer expressions, until there are all")
     begin: int = option(8, "number of tokens of the longest expressions at the start of the curriculum")
     parser_size: int = option(64, "for ppo: size of the states of the parser that merges neighbours")
     policy_updates: int = option(2, "for ppo: how often the parser learns from a sample")
@@ -146,9 +146,9 @@ class Recipe(Task[Config]):
     def batches(self, epoch: int) -> Sequence[Tensor]:
         generator = self.shuffling(epoch)
         grown = min(1.0, epoch / self.config.curriculum) if self.config.curriculum else 1.0
-        shortest, end = (int(length) for length in self.train.lengths.aminmax())
-        begin = max(self.config.begin, shortest)
-        longest = begin + round(grown * (end - begin))
+        lengths = self.train.lengths.sort().values
+        begun = max(int((lengths <= self.config.begin).sum()), 1)
+        longest = int(lengths[begun - 1 + round(grown * (len(lengths) - begun))])
         batches = text.by_length(self.train.lengths, self.config.batch_size, generator, longest)
         # to tell, expressions whose trees are kept are numbered after all
         kept = self.config.encoder == "ppo" and 0 < self.config.policy_epochs <= epoch
