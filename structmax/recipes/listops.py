@@ -69,7 +69,7 @@ class Config(Settings):
     test_file: str = option("", "file of expressions to test on, in the published format, of any length")
     dropout: float = option(0.0, "share of features of the expression's state that training leaves out")
     weight_decay: float = option(0.0, "how much of each parameter a step takes away, times the learning rate")
-    curriculum: int = option(8, "number of epochs that each add as many longer expressions, until there are all")
+    curriculum: int = option(4, "number of epochs that each add as many longer expressions, until there are all")
     begin: int = option(8, "number of tokens of the longest expressions at the start of the curriculum")
     parser_size: int = option(64, "for ppo: size of the states of the parser that merges neighbours")
     policy_updates: int = option(2, "for ppo: how often the parser learns from a sample")
