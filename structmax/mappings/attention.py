@@ -26,7 +26,7 @@ def entmax_attention(
     Weights are exactly 0 for keys with low scores, and a query that may read no key reads zeros, where softmax gives
     NaN. At α = 1 it is `torch.nn.functional.scaled_dot_product_attention`.
 
-    On a GPU, heads (B, H, N, D) of at most 256 numbers in float32 or narrower are read without keeping any score: beside
+    On a GPU, heads (B, H, N, D) of at most 256 numbers in float32 or narrower are read without keeping scores: beside
     the tokens there are nine bytes for each block of them, of 16 × 16 to 64 × 64, and blocks without a positive weight
     are left out. That has first derivatives, for α above 1 and up to 2, without dropout, and where a mask that is added
     needs no gradient. In all other cases scores are kept, as with backend="reference".
