@@ -730,6 +730,21 @@ def test_graphs_show_their_variables_by_name():
     assert "SparseSupport" not in str(refused.value)
 
 
+def test_many_best_structures_are_listed_only_where_they_have_probability() -> None:
+    """The best 200 are as good as all of them, whether few or most have probability."""
+    generator = torch.Generator().manual_seed(0)
+    cost = torch.rand(200, generator=generator, dtype=torch.float64)
+    for scale, most in ((0.0, 200), (0.01, 200), (0.1, 100), (1.0, 16), (50.0, 1)):
+        x = (scale * torch.randn(3, 200, generator=generator, dtype=torch.float64)).requires_grad_()
+        result = structmax.expect(lambda y, _: y @ cost, x, structmax.Simplex(), structmax.estimators.SparseTopK(200))
+        p = structmax.sparsemax(x)
+        assert result.evaluations == (p > 0).sum() <= 3 * most
+        torch.testing.assert_close(result.value, p @ cost)
+        torch.testing.assert_close(result.entropy, torch.special.entr(p).sum(-1))
+        value, wanted = (torch.autograd.grad(v.sum(), x, retain_graph=True)[0] for v in (result.value, p @ cost))
+        torch.testing.assert_close(value, wanted)
+
+
 @pytest.mark.parametrize("estimator", [structmax.estimators.Enumerate(), structmax.estimators.SparseTopK(3)])
 def test_expectations_can_be_pickled(estimator):
     x, chain = (torch.randn(2, 3, 2), torch.zeros(2, 2)), structmax.LinearChain(torch.tensor([3, 2]))

@@ -166,7 +166,7 @@ def test_the_bound_of_an_image_by_all_codes():
     data, generator = task.train.at(slice(2)), torch.Generator()
     every, model = structmax.Bits().enumerate(torch.zeros(3)), task.model
     log_q = Bernoulli(logits=model.scores(data.shades()).unsqueeze(1)).log_prob(every).sum(-1)
-    levels = Categorical(logits=model.levels(every)).log_prob(data.pixels.long().unsqueeze(1)).sum(-1)
+    levels = Categorical(logits=model.level(model.features(every))).log_prob(data.pixels.long().unsqueeze(1)).sum(-1)
     bound = (log_q.exp() * (levels + math.log(1 / 8) - log_q)).sum(-1)
     torch.testing.assert_close(task.cost(data, generator)[0], -bound, rtol=1e-5, atol=1e-4)
 
@@ -213,7 +213,7 @@ def test_importance_samples_have_the_mean_of_the_likelihood(estimator, monkeypat
     x, shades, model = data.pixels.long(), data.shades(), task.model.eval()
     every = structmax.Bits().enumerate(torch.zeros(3))
     index = torch.arange(3).repeat_interleave(8)
-    monkeypatch.setattr(bits, "AT_ONCE", 2 * count * x.numel() * data.levels)
+    monkeypatch.setattr(bits, "AT_ONCE", 2 * count * x.numel() * model.level.in_features)
     with torch.no_grad():
         model.write[0].weight.mul_(10)
         exact = model.log_joint(x)(every.repeat(3, 1), index).view(3, 8).logsumexp(-1)

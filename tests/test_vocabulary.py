@@ -258,6 +258,78 @@ def test_the_default_block() -> None:
     assert block(1, 4, 100) == block(0, 4, 100) == 1
 
 
+# ---------------------------------------------------------------- a layer of few inputs
+
+
+@pytest.mark.parametrize(("rows", "words", "size"), [(1, 64, 1), (7, 65, 4), (1700, 90, 5), (40, 300, 32)])
+@pytest.mark.parametrize("backend", ["auto", "numba", "reference"])
+def test_a_layer_of_few_inputs(rows: int, words: int, size: int, backend: str) -> None:
+    tensors, target = layer(rows, words, size), words_of(rows, words)
+    tensors[2].data[[0, 3]] = -math.inf
+    target[::5] = -100
+    target[rows // 2] = 3
+    hidden, weight, bias = tensors
+    options: dict[str, Any] = {"alpha": 1.0, "reduction": "none", "backend": backend}
+    loss = structmax.linear_entmax_loss(hidden, weight, target, bias=bias, **options)
+    # with a block of one row it goes another way
+    wanted = structmax.linear_entmax_loss(hidden, weight, target, bias=bias, block=max(1, rows), **options)
+    close(loss, wanted, 1e-12)
+    assert loss[rows // 2] == math.inf
+    gradients = torch.autograd.grad(loss, tensors, cotangent(loss))
+    for ours, theirs in zip(gradients, torch.autograd.grad(wanted, tensors, cotangent(wanted)), strict=True):
+        close(ours, theirs, 1e-11)
+    finite = loss.isfinite()
+    plain = F.cross_entropy(F.linear(*tensors), target, reduction="none")
+    close(loss[finite], plain[finite], 1e-12)
+
+
+def test_few_inputs_in_any_dtype_and_on_any_number_of_threads() -> None:
+    target, threads = words_of(2000, 100), torch.get_num_threads()
+    for dtype, tolerance in ((torch.float32, 2e-4), (torch.bfloat16, 2**-6), (torch.float16, 2**-8)):
+        tensors = layer(2000, 100, 3, dtype)
+        hidden, weight, bias = tensors
+        found = []
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            loss = structmax.linear_entmax_loss(hidden, weight, target, 1.0, bias=bias)
+            found.append(torch.autograd.grad(loss, tensors))
+        torch.set_num_threads(threads)
+        exact = [tensor.detach().double().requires_grad_() for tensor in tensors]
+        wanted = F.cross_entropy(F.linear(*exact), target)
+        close(loss.double(), wanted, 1e-5)
+        assert loss.dtype == torch.float32
+        for one, two, theirs in zip(*found, torch.autograd.grad(wanted, exact), strict=True):
+            assert one.dtype == dtype
+            close(one, two, 0.0)
+            close(one.double() / theirs.abs().max(), theirs / theirs.abs().max(), tolerance)
+
+
+def test_few_inputs_that_are_no_numbers() -> None:
+    tensors, target = layer(5, 64, 3), words_of(5, 64)
+    hidden, weight, bias = tensors
+    hidden.data[1, 0] = math.nan
+    hidden.data[3, 1] = math.inf
+    loss = structmax.linear_entmax_loss(hidden, weight, target, 1.0, bias=bias, reduction="none")
+    assert loss.isnan().tolist() == [False, True, False, True, False]
+    (d_hidden,) = torch.autograd.grad(loss.sum(), hidden)
+    assert d_hidden.isnan().all(-1).tolist() == [False, True, False, True, False]
+    nothing = structmax.linear_entmax_loss(hidden[:1], weight, target[:1], 1.0, bias=torch.full_like(bias, -math.inf))
+    assert nothing == math.inf
+    for gradient in torch.autograd.grad(nothing, (hidden, weight)):
+        close(gradient, torch.zeros_like(gradient), 0.0)
+
+
+def test_few_inputs_leave_no_scores_in_memory() -> None:
+    rows, words = 4096, 256
+    tensors, target = layer(rows, words, 5, torch.float32), words_of(rows, words)
+    with Largest() as held:
+        structmax.linear_entmax_loss(tensors[0], tensors[1], target, 1.0, bias=tensors[2]).backward()
+    assert held.elements <= tensors[0].numel()
+    assert gradcheck(
+        lambda h, w, b: structmax.linear_entmax_loss(h, w, words_of(6, 70), 1.0, bias=b), tuple(layer(6, 70, 2))
+    )
+
+
 def test_module() -> None:
     (hidden, weight, bias), target = layer(), words_of()
     module = structmax.nn.LinearEntmaxLoss(2.0, label_smoothing=0.1, block=2)

@@ -15,6 +15,9 @@ from structmax.problem import Problem
 from structmax.questions.sparsemap import members_of
 from structmax.questions.topk import best
 
+# How many of the best structures are listed at first.
+FEW = 16
+
 
 @dataclass(frozen=True)
 class SparseTopK(AbstractEstimator):
@@ -50,9 +53,15 @@ class SparseTopK(AbstractEstimator):
         return ("topk",)
 
     def estimate(self, problem: Problem, f: Evaluations, generator: torch.Generator | None) -> Tensor:
-        values, parts = best(problem, self.k)
-        q = sparsemax(values).movedim(1, 0)
-        return f.summed(problem, in_front(parts), q)
+        k = min(self.k, FEW)
+        values, parts = best(problem, k)
+        q = sparsemax(values)
+        # Where the last of them has no probability, those behind it have none either.
+        while k < self.k and not (q[:, -1] == 0).all():
+            k = min(self.k, 4 * k)
+            values, parts = best(problem, k)
+            q = sparsemax(values)
+        return f.summed(problem, in_front(parts), q.movedim(1, 0))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from torch.autograd import Function
 
 from structmax import check
 from structmax.autograd import no_transforms, once
+from structmax.losses import few_inputs
 from structmax.losses.split import IGNORED, Rows, Settings, part_gradient, refuse_above_two, solve
 from structmax.losses.words import Words, across, alone, is_dtensor, like, slice_of, whole_of
 from structmax.mappings.entmax_rules import NOTHING
@@ -279,8 +280,13 @@ def linear_entmax_loss(
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
     tensors = (hidden, weight) if bias is None else (hidden, weight, bias)
     recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    plan = Plan(words, settings, size, dtype, recorded)
-    losses = LinearLoss.apply(hidden.reshape(rows, hidden.shape[-1]), weight, bias, flat, plan)
+    by_row = hidden.reshape(rows, hidden.shape[-1])
+    plain = alpha == 1 and label_smoothing == 0 and group is None and block is None
+    if plain and few_inputs.fits(hidden, weight, backend):
+        biases = weight.new_zeros(len(weight)) if bias is None else bias
+        losses = few_inputs.FewInputs.apply(*(t.to(dtype) for t in (by_row, weight, biases)), flat, backend)
+    else:
+        losses = LinearLoss.apply(by_row, weight, bias, flat, Plan(words, settings, size, dtype, recorded))
     loss = settings.reduced(losses, flat)
     return like(loss.reshape(target.shape) if reduction == "none" else loss, given)
 

@@ -28,7 +28,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 import structmax
 from structmax.recipes.data import images
@@ -37,8 +36,8 @@ from structmax.training import Task, option
 
 # A sum over all codes runs the decoder for each of them.
 MOST_BITS_TO_SUM = 12
-# Numbers that the decoder makes at once for importance samples: a quarter of a gigabyte.
-AT_ONCE = 1 << 26
+# Numbers that the decoder makes at once for importance samples: 64 megabytes.
+AT_ONCE = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,15 +77,19 @@ class Model(nn.Module):
         self.level = nn.Linear(config.features, levels)
         self.latent = latent.Latent(config, structmax.Bits(), bits, pixels)
 
-    def levels(self, y: Tensor) -> Tensor:
-        """Scores of the levels of each pixel: (…, P, levels)."""
-        return self.level(self.write(y).unflatten(-1, (-1, self.level.in_features)))
+    def features(self, y: Tensor) -> Tensor:
+        """From which the levels of each pixel are predicted: (…, P, features)."""
+        return self.write(y).unflatten(-1, (-1, self.level.in_features))
 
     def log_joint(self, x: Tensor) -> latent.LogJoint:
         """From codes and the images (M,) they are for, log p(x, y): (M,). The levels x are whole numbers (B, P)."""
 
         def log_joint(y: Tensor, index: Tensor) -> Tensor:
-            cost = functional.cross_entropy(self.levels(y).movedim(-1, 1), x[index], reduction="none")
+            layer, target = self.level, x[index]
+            # −log p of each pixel's level; the scores of all levels are never in memory
+            cost = structmax.linear_entmax_loss(
+                self.features(y), layer.weight, target, alpha=1.0, bias=layer.bias, reduction="none"
+            )
             return -cost.sum(-1) - y.shape[-1] * math.log(2)
 
         return log_joint
@@ -102,7 +105,7 @@ class Model(nn.Module):
             mean = (support.q.unsqueeze(-1) * support.structures).sum(1)
             proposal = flip + (1 - 2 * flip) * mean
         bound = scores.new_full((len(x),), -math.inf) if support is None else support.log_joint.logsumexp(-1)
-        chunk = max(1, AT_ONCE // (x.numel() * self.level.out_features))
+        chunk = max(1, AT_ONCE // (x.numel() * self.level.in_features))
         for start in range(0, samples, chunk):
             count = min(chunk, samples - start)
             y = torch.bernoulli(proposal.expand(count, *proposal.shape), generator=generator)
@@ -177,7 +180,7 @@ class Recipe(Task[Config]):
         flips = torch.eye(self.config.bits, device=self.device)[:flipped]
         codes = torch.cat([best.unsqueeze(1), (best.unsqueeze(1) - flips).abs()], 1)
         levels = torch.arange(data.levels, device=self.device) / (data.levels - 1)
-        made = (self.model.levels(codes).softmax(-1) * levels).sum(-1)
+        made = (self.model.level(self.model.features(codes)).softmax(-1) * levels).sum(-1)
         return [
             {
                 "kind": "images",

@@ -31,6 +31,8 @@ ON_DEVICE = (
     "entmax_total_gradient",
     "entmax_part_gradient",
     "entmax_sums",
+    "layer_loss",
+    "layer_loss_pullback",
     "attention",
     "attention_pullback",
     "normmax",
@@ -278,6 +280,33 @@ def entmax_sums(x: Tensor, state: Tensor, alpha: float) -> Tensor:
     return total
 
 
+@returns("state[rows]", "state[rows]", "state[rows]")
+def layer_loss(
+    hidden: Tensor, weight: Tensor, bias: Tensor, target: Tensor, ignored: int, rows: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`entmax_value` at α = 1 of the scores hidden weightᵀ + bias, and the two numbers of its state: (B, rows) each.
+
+    Hidden states (B, rows, d), weights (B, n, d), biases (B, n) and targets (B, rows).
+    """
+    x = hidden @ weight.mT + bias.unsqueeze(1)
+    value, state = entmax_value(x.flatten(0, 1), target.flatten(), 1.0, ignored)
+    loss, peak, log_mass = (t.reshape(len(hidden), rows) for t in (value, *state.unbind(-1)))
+    return loss, peak, log_mass
+
+
+@returns("parts")
+def layer_loss_pullback(
+    hidden: Tensor, weight: Tensor, bias: Tensor, target: Tensor, peak: Tensor, log_mass: Tensor, d_loss: Tensor,
+    ignored: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The cotangents of hidden states, weights and biases."""
+    x = hidden @ weight.mT + bias.unsqueeze(1)
+    state = torch.stack([peak.flatten(), log_mass.flatten()], -1)
+    given = x.flatten(0, 1), state, target.flatten(), d_loss.flatten()
+    d_x = entmax_gradient(*given, 1.0, ignored).reshape(x.shape)
+    return d_x @ weight, d_x.mT @ hidden, d_x.sum(1)
+
+
 # ---------------------------------------------------------------- attention
 
 
@@ -359,6 +388,9 @@ def examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any
             yield "entmax_total_gradient", (x, state, target, one, one), {"alpha": alpha, "ignored": -100}
     for alpha in (1.0, 1.25, 1.5, 2.0):
         yield "entmax_sums", (x, state), {"alpha": alpha}
+    layer, numbers = (x.unsqueeze(1), x.unsqueeze(1), rows.unsqueeze(1)), (rows.unsqueeze(1),) * 3
+    yield "layer_loss", (*layer, target.unsqueeze(1)), {"ignored": -100, "rows": 1}
+    yield "layer_loss_pullback", (*layer, target.unsqueeze(1), *numbers), {"ignored": -100}
     yield "log_partition", (x,), {}
     yield "marginals", (x,), {}
     yield "marginals_jvp", (x, x), {}

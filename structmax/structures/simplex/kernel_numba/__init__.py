@@ -16,6 +16,8 @@ from structmax.structures.simplex.kernel_numba.lanes import (
     lane_thresholds,
     lanes_fit,
 )
+from structmax.structures.simplex.kernel_numba.layer import layer_loss as layer_loss
+from structmax.structures.simplex.kernel_numba.layer import layer_loss_pullback as layer_loss_pullback
 from structmax.structures.simplex.kernel_numba.pullback import CACHED, pullback_long_rows, pullback_short_rows
 from structmax.structures.simplex.kernel_numba.thresholds import (
     CHUNK,
