@@ -1,5 +1,6 @@
 """The Triton kernels of the simplex against the reference in float64: on a GPU, or under Triton's interpreter."""
 
+import itertools
 import math
 
 import pytest
@@ -172,6 +173,25 @@ def test_sums_of_a_part_of_each_row(alpha):
         got = kernel_triton.entmax_part_gradient(*(t.to(DEVICE) for t in here), alpha, -100).cpu()
         want = reference.entmax_part_gradient(part.to(dtype).double(), state, target, ones.double(), alpha, -100)
         torch.testing.assert_close(got.double(), want, atol=atol, rtol=0)
+
+
+@pytest.mark.parametrize("alpha", [1.5, 1.3, 2.0])
+def test_the_support_of_a_part_of_each_row(alpha):
+    """Longer than what is read at a time; a part that is forbidden altogether, and a row that is NaN."""
+    x = rows(3000)[:5]
+    x[4, 7] = math.nan
+    _, state = reference.entmax_value(x, torch.zeros(5, dtype=torch.int64), alpha, -100)
+    state[1, 1] -= 0.5
+    part = x[:, 5:].contiguous()
+    part[3] = -math.inf
+    for most, (dtype, atol) in itertools.product((1, 20, 3000), ((torch.float64, 1e-12), (torch.float32, 1e-6))):
+        given = part.to(dtype), state.to(dtype)
+        found, index, p = reference.entmax_support(*given, alpha, most)
+        ours = kernel_triton.entmax_support(*(t.to(DEVICE) for t in given), alpha, most)
+        assert torch.equal(ours[0].cpu().clamp_max(most + 1), found.clamp_max(most + 1))
+        listed = torch.arange(most) < found.clamp_max(most).unsqueeze(1)
+        assert torch.equal(ours[1].cpu()[listed], index[listed])
+        torch.testing.assert_close(ours[2].cpu()[listed], p[listed], atol=atol, rtol=atol, equal_nan=True)
 
 
 def test_one_alpha_for_each_row():

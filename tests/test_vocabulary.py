@@ -103,31 +103,66 @@ def test_a_layer_and_its_loss(alpha: float, reduction: str) -> None:
 
 
 @pytest.mark.parametrize("alpha", [1.2, 1.5, 2.0])
-def test_words_without_a_gradient_are_left_out(alpha: float, monkeypatch: Any) -> None:
-    """Those that no row reaches; with them it is the same."""
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_support_of_a_part_of_each_row(alpha: float, dtype: torch.dtype) -> None:
+    x = 3 * torch.randn(6, 40, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    x[0, 20:], x[3], x[4], x[5, 30] = -math.inf, 0.0, -math.inf, math.nan
+    _, state = reference.entmax_value(x, torch.zeros(6).long(), alpha, -100)
+    part, p = x[:, 18:].contiguous(), structmax.entmax(x, alpha)[:, 18:]
+    for backend, most in itertools.product(("numba", "reference"), (1, 3, 30)):
+        fields = {"alpha": alpha, "most": most}
+        found, index, listed = ask(structmax.Simplex.room, "entmax_support", (part, state), 1, backend, **fields)
+        assert found.tolist() == [*(p[:5] > 0).sum(1).tolist(), 22]
+        for row, count in enumerate(found.clamp_max(most).tolist()):
+            wanted = range(22) if row == 5 else (p[row] > 0).nonzero().squeeze(1).tolist()
+            assert index[row, :count].tolist() == list(wanted)[:count]
+            close(listed[row, :count], p[row, wanted][:count], 1e-6 if dtype == torch.float32 else 1e-12)
+
+
+@pytest.mark.parametrize("alpha", [1.2, 1.5, 2.0])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_listed_words(alpha: float, smoothing: float, monkeypatch: Any) -> None:
+    """All rows, some of them, and none: it is the same."""
     tensors, target = layer(12, 60), words_of(12, 60)
     tensors = [(4 * tensor).detach().requires_grad_() for tensor in tensors]
     hidden, weight, bias = tensors
     target[3] = -100
-    found = torch.zeros(60, dtype=torch.bool)
-    reached = structmax.losses.linear.reached
+    with torch.no_grad():
+        # rows whose words are all alike
+        hidden[5:7] *= 0.001
+        bias *= 0.01
 
-    def gradients(search: Any) -> tuple[Tensor, ...]:
-        monkeypatch.setattr(structmax.losses.linear, "reached", search)
-        loss = structmax.linear_entmax_loss(hidden, weight, target, alpha, bias=bias, label_smoothing=0.1, block=5)
-        return torch.autograd.grad(loss, tensors)
+    def gradients(most: int) -> tuple[Tensor, ...]:
+        monkeypatch.setattr(structmax.losses.linear, "FEW", most)
+        options: dict[str, Any] = {"label_smoothing": smoothing, "block": 5, "reduction": "none"}
+        loss = structmax.linear_entmax_loss(hidden, weight, target, alpha, bias=bias, **options)
+        # a row without a cotangent, and all rows that are numbers
+        return torch.autograd.grad(loss, tensors, cotangent(loss) * (torch.arange(12) != 7))
 
-    def counted(scores: Tensor, *known: Any) -> Tensor:
-        found.logical_or_(reached(scores, *known))
-        return reached(scores, *known)
+    counts = (structmax.entmax(F.linear(*tensors), alpha) > 0).sum(1)
+    assert counts[5:7].min() > 20 > 8 >= counts[:5].max()
+    none, some, every = gradients(0), gradients(8), gradients(60)
+    for one, two, three in zip(none, some, every, strict=True):
+        close(two, one, 1e-12)
+        close(three, one, 1e-12)
+    # a row that is no number is no other's matter
+    with torch.no_grad():
+        hidden[9, 0] = math.nan
+    for most in (0, 8, 60):
+        assert torch.equal(gradients(most)[0].isnan().all(1), torch.arange(12) == 9)
 
-    few, all_of_them = gradients(counted), gradients(lambda scores, *_: torch.ones(60, dtype=torch.bool))
-    p = structmax.entmax(F.linear(*tensors), alpha)[target >= 0]
-    wanted = (p > 0).any(0)
-    wanted[target[target >= 0]] = True
-    assert torch.equal(found, wanted)
-    assert found.sum() <= 30
-    for ours, theirs in zip(few, all_of_them, strict=True):
+
+def test_only_weights_of_listed_words_are_read() -> None:
+    """A vocabulary of which hardly anything is reached: nothing of its size times the rows' is multiplied backward."""
+    tensors, target = layer(64, 4000, 8), words_of(64, 4000)
+    tensors = [(4 * tensor).detach().requires_grad_() for tensor in tensors]
+    loss = structmax.linear_entmax_loss(tensors[0], tensors[1], target, bias=tensors[2], block=16)
+    with Largest() as held:
+        gradients = torch.autograd.grad(loss, tensors)
+    # the gradient of the weights
+    assert held.elements == tensors[1].numel()
+    wanted = torch.autograd.grad(structmax.entmax15_loss(F.linear(*tensors), target), tensors)
+    for ours, theirs in zip(gradients, wanted, strict=True):
         close(ours, theirs, 1e-13)
 
 

@@ -36,7 +36,7 @@ class FewInputs(Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, target: Tensor, backend: str) -> Tensor:
         # one layer of many that could be asked at once
-        given = [t.unsqueeze(0) for t in (hidden, weight, bias, target)]
+        given = tuple(t.unsqueeze(0) for t in (hidden, weight, bias, target))
         with torch.autocast("cpu", enabled=False):
             found = call(ROOM, "layer_loss", given, {"ignored": IGNORED, "rows": len(hidden)}, 3, backend)
         ctx.save_for_backward(*given, *found[1:])

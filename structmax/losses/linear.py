@@ -1,20 +1,21 @@
 """The entmax loss of a linear layer, without its scores: rows × words numbers are never in memory at once.
 
 The forward pass makes the scores of a block of rows at a time, h Wᵀ + b, and keeps a loss and two numbers of each row.
-From these and its score the probability of any word is recovered, so the backward pass goes through the words: it makes
-the scores of all rows for some words at a time, their gradient, and from that at once those of h, W and b. The gradient
-of a word's weights is one product over all rows, and is written once.
 
-Where α > 1 most probabilities are 0. The backward pass takes the words that some row gives a probability, or has as its
-target, and leaves out the others.
+Where α > 1 most probabilities are 0. The words that have one are few, mostly, and are listed on the way. The gradient
+of a row's h is then a sum of few rows of W, and that of a word's weights a sum of few rows of h: with the scores of the
+forward pass, that is one product of matrices where cross-entropy takes three.
+
+Rows with many such words, and all rows where α ≤ 1, take the long way. From a score and the two numbers of its row the
+probability is recovered, so the backward pass goes through the words: it makes the scores of these rows for some words
+at a time, their gradient, and from that at once those of h, W and b.
 
 Label smoothing needs no scores: their mean over the words is h · mean(W) + mean(b). Its gradient is added at the end.
 """
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,10 +23,11 @@ from torch.autograd import Function
 
 from structmax import check
 from structmax.autograd import no_transforms, once
+from structmax.calling import ask
 from structmax.losses import few_inputs
-from structmax.losses.split import IGNORED, Rows, Settings, part_gradient, refuse_above_two, solve
+from structmax.losses.split import IGNORED, Rows, Settings, among, part_gradient, refuse_above_two, solve
 from structmax.losses.words import Words, across, alone, is_dtensor, like, slice_of, whole_of
-from structmax.mappings.entmax_rules import NOTHING
+from structmax.mappings.entmax_rules import ROOM
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 # A block has this share of the rows where its scores would otherwise be few, yet no more rows than are enough for a
 # product to keep a GPU busy.
 SHARE, ENOUGH = 16, 1024
+# Words of a row are listed where they are one of so many, or no more than so many: there reading their weights one by
+# one is faster than two products of matrices.
+ONE_OF, FEW = 256, 16
 WHO = "A linear layer with its entmax loss"
 
 
@@ -60,15 +65,14 @@ class Layer:
             rows = slice(start, start + self.block)
             yield rows, torch.nn.functional.linear(self.hidden[rows], self.weight, self.bias)
 
-    def portions(self, used: Tensor | None) -> Iterator[Tensor | slice]:
-        """Words whose scores take as much memory as those of a block: `used` ones, or all if most are."""
-        n = len(self.weight)
+    def portions(self) -> Iterator[tuple[slice, Tensor]]:
+        """Words and their scores, as much memory as those of a block."""
+        n, bias = len(self.weight), self.bias
         size = max(1, self.block * n // max(1, len(self.hidden)))
-        few = None if used is None else used.nonzero().squeeze(1)
-        if few is not None and 0 < 2 * len(few) <= n:
-            yield from few.split(size)
-        elif few is None or len(few) > 0:
-            yield from (slice(start, start + size) for start in range(0, n, size))
+        for start in range(0, n, size):
+            words = slice(start, min(start + size, n))
+            own = None if bias is None else bias[words]
+            yield words, torch.nn.functional.linear(self.hidden, self.weight[words], own)
 
     def mean_word(self) -> tuple[Tensor, Tensor]:
         """The means over all words of W, (d,), and of b: ()."""
@@ -85,44 +89,78 @@ class Layer:
         return self.hidden.to(self.wide) @ weight + bias
 
 
-def reached(scores: Tensor, rows: Rows, alpha: float) -> Tensor:
-    """The words to which some row that counts gives a probability, a few more at most, and targets: (n,)."""
-    origin, level = rows.state.unsqueeze(-1).unbind(1)
-    cut = origin + level - 1 / (alpha - 1)
-    # lower than that by more than rounding
-    cut = cut - 1e-5 * (1 + cut.abs())
-    ignored = (rows.target == IGNORED).unsqueeze(-1)
-    # not "above": a NaN is reached
-    found = ~(scores <= torch.where(ignored, math.inf, cut)).all(0)
-    # one place more, for targets that are not here: nothing waits for a GPU to count the others
-    found = torch.cat([found, found.new_zeros(1)])
-    found[torch.where(rows.target >= 0, rows.target, len(found) - 1)] = True
-    return found[:-1]
+class Lists(NamedTuple):
+    """The words of each row that have a probability: how many there are, (B,), and the first of them, (B, most)."""
+
+    found: Tensor
+    words: Tensor
+    p: Tensor
+
+    @property
+    def whole(self) -> Tensor:
+        """Whether all of a row's words are listed: (B,)."""
+        return self.found <= self.words.shape[1]
+
+
+def listed(scores: Tensor, rows: Rows, alpha: float) -> Lists:
+    """Those of a block of rows."""
+    most = max(FEW, scores.shape[1] // ONE_OF)
+    return Lists(*ask(ROOM, "entmax_support", (scores, rows.state), 1, "auto", alpha=alpha, most=most))
 
 
 class Gradients:
-    """Those of hidden states, weights and bias, to which portions of words are added; None where not wanted."""
+    """Those of hidden states, weights and bias; None where not wanted."""
 
     def __init__(self, layer: Layer, wanted: tuple[bool, ...]) -> None:
         self.layer = layer
-        of_hidden, of_weight, of_bias = wanted
-        self.hidden = torch.zeros_like(layer.hidden, dtype=layer.wide) if of_hidden else None
-        self.weight = torch.zeros_like(layer.weight) if of_weight else None
-        self.bias = layer.weight.new_zeros(len(layer.weight)) if of_bias else None
+        tensors = layer.hidden, layer.weight, layer.bias
+        self.hidden, self.weight, self.bias = (
+            torch.zeros_like(t) if t is not None and w else None for t, w in zip(tensors, wanted, strict=True)
+        )
 
-    def add(self, words: Tensor | slice, d_scores: Tensor) -> None:
+    def start(self, rows: Rows, lists: Lists, d_loss: Tensor) -> None:
+        """With those of all rows whose words are listed."""
+        layer, n = self.layer, len(self.layer.weight)
+        # for each listed word, and in the last column for the target
+        factor = torch.where(rows.target == IGNORED, 0.0, d_loss).to(lists.p.dtype).unsqueeze(1)
+        amounts = torch.cat([lists.p * factor, (layer.settings.label_smoothing - 1) * factor], 1)
+        words = torch.cat([lists.words, rows.target.unsqueeze(1)], 1)
+        place = torch.arange(words.shape[1], device=words.device)
+        taken = torch.where(place < place[-1], place < lists.found.unsqueeze(1), words >= 0)
+        row, column = (taken & lists.whole.unsqueeze(1) & (factor != 0)).nonzero(as_tuple=True)
+        word, amount = words[row, column], amounts[row, column]
         if self.hidden is not None:
-            add_product(self.hidden, d_scores, self.layer.weight[words])
+            self.hidden = weighted_sums(layer.weight, word, amount, row, len(layer.hidden))
+        word, order = word.sort(stable=True)
+        row, amount = row[order], amount[order]
         if self.weight is not None:
-            self.weight[words] = d_scores.T @ self.layer.hidden
+            self.weight = weighted_sums(layer.hidden, row, amount, word, n)
         if self.bias is not None:
-            self.bias[words] = d_scores.sum(0)
+            one = amount.new_ones(1, 1)
+            self.bias = weighted_sums(one, torch.zeros_like(row), amount, word, n).squeeze(1).to(self.bias.dtype)
+
+    def add(self, many: Tensor | slice, rows: Rows, d_loss: Tensor) -> None:
+        """Those of some rows by all their words."""
+        rows, d_loss = Rows(*(t[many] for t in rows)), d_loss[many]
+        layer = replace(self.layer, hidden=self.layer.hidden[many])
+        d_hidden = torch.zeros_like(layer.hidden, dtype=layer.wide)
+        for words, scores in layer.portions():
+            here = rows._replace(target=among(rows.target, words.start, words.stop))
+            d_scores = part_gradient(scores, here, d_loss, layer.settings)
+            if self.hidden is not None:
+                add_product(d_hidden, d_scores, layer.weight[words])
+            if self.weight is not None:
+                self.weight[words].addmm_(d_scores.T, layer.hidden)
+            if self.bias is not None:
+                self.bias[words] += d_scores.sum(0)
+        if self.hidden is not None:
+            self.hidden[many] = d_hidden.to(self.hidden.dtype)
 
     def whole(self, d_loss: Tensor) -> tuple[Tensor | None, ...]:
         """Those of all words and processes, with what label smoothing adds for cotangents (B,) of the losses."""
         layer, hidden = self.layer, self.hidden
         if hidden is not None:
-            hidden = layer.words.sum(hidden.to(layer.hidden.dtype))
+            hidden = layer.words.sum(hidden)
         smoothing = layer.settings.label_smoothing
         if smoothing > 0:
             spread = smoothing * torch.where(layer.target == IGNORED, 0.0, d_loss).to(layer.wide)
@@ -134,6 +172,14 @@ class Gradients:
             if self.bias is not None:
                 self.bias -= share.sum().to(self.bias.dtype)
         return hidden, self.weight, self.bias
+
+
+def weighted_sums(table: Tensor, index: Tensor, weights: Tensor, owner: Tensor, count: int) -> Tensor:
+    """Of each of `count` owners the sum of weights · table[index] over its entries, (count, d); owners are sorted."""
+    ends = torch.searchsorted(owner, torch.arange(count + 1, device=owner.device))
+    return torch.nn.functional.embedding_bag(
+        index, table, ends, mode="sum", per_sample_weights=weights.to(table.dtype), include_last_offset=True
+    )
 
 
 def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
@@ -172,38 +218,32 @@ class LinearLoss(Function):
         settings, ctx.plan = plan.settings, plan
         with torch.autocast(hidden.device.type, enabled=False):
             layer = plan.layer(hidden, weight, bias, target)
-            sparse = plan.recorded and settings.alpha > 1
-            used = torch.zeros(len(weight), dtype=torch.bool, device=weight.device) if sparse else None
-            known = []
+            known, lists = [], []
             for rows, scores in layer.blocks():
                 known.append(solve(scores, target[rows], plan.words, settings))
-                if used is not None:
-                    used |= reached(scores, known[-1], settings.alpha)
+                if plan.recorded and settings.alpha > 1:
+                    lists.append(listed(scores, known[-1], settings.alpha))
             every = Rows(*map(torch.cat, zip(*known, strict=True)))
-            ctx.save_for_backward(hidden, weight, bias, target, used, *every)
+            ctx.save_for_backward(hidden, weight, bias, target, *every, *map(torch.cat, zip(*lists, strict=True)))
             mean = layer.mean_scores() if settings.label_smoothing > 0 else every.loss
             return settings.smoothed(every, mean).clone()
 
     @staticmethod
     @once(WHO)
     def backward(ctx: Any, d_loss: Tensor) -> tuple[Any, ...]:
-        hidden, weight, bias, target, used, *known = ctx.saved_tensors
-        rows, layer = Rows(*known), ctx.plan.layer(hidden, weight, bias, target)
+        hidden, weight, bias, target, *known = ctx.saved_tensors
+        size = len(Rows._fields)
+        rows, layer = Rows(*known[:size]), ctx.plan.layer(hidden, weight, bias, target)
         gradients = Gradients(layer, ctx.needs_input_grad[:3])
         with torch.autocast(hidden.device.type, enabled=False):
-            for words in layer.portions(used):
-                own = None if layer.bias is None else layer.bias[words]
-                scores = torch.nn.functional.linear(layer.hidden, layer.weight[words], own)
-                here = rows._replace(target=_among(words, rows.target, len(weight)))
-                gradients.add(words, part_gradient(scores, here, d_loss, layer.settings))
+            many: Tensor | slice = slice(None)
+            if known[size:]:
+                lists = Lists(*known[size:])
+                gradients.start(rows, lists, d_loss)
+                many = (~lists.whole).nonzero().squeeze(1)
+            if isinstance(many, slice) or len(many) > 0:
+                gradients.add(many, rows, d_loss)
             return *map(_in_dtype_of, gradients.whole(d_loss), (hidden, weight, bias)), None, None
-
-
-def _among(words: Tensor | slice, target: Tensor, n: int) -> Tensor:
-    """Targets (B,) of n words as places among some of them; NOTHING where they are others."""
-    place = torch.full((n,), NOTHING, device=target.device)
-    place[words] = torch.arange(len(place[words]), device=target.device)
-    return torch.where(target >= 0, place[target.clamp_min(0)], target)
 
 
 def _in_dtype_of(gradient: Tensor | None, like: Tensor | None) -> Tensor | None:
@@ -226,9 +266,10 @@ def linear_entmax_loss(
 ) -> Tensor:
     """`entmax_loss` of a linear layer, `hidden @ weight.T + bias`, whose scores are never all in memory.
 
-    The forward pass makes the scores of a block of rows at a time, the backward pass those of some words, and only for
-    words that have a gradient. Losses and gradients are those of `entmax_loss(linear(hidden, weight, bias), target)`,
-    first derivatives only. Cross-entropy at α = 1.
+    The forward pass makes the scores of a block of rows at a time. Where α > 1 it lists the few words that have a
+    probability, and the backward pass reads their weights alone; otherwise it makes the scores anew. Losses and
+    gradients are those of `entmax_loss(linear(hidden, weight, bias), target)`, first derivatives only. Cross-entropy at
+    α = 1.
 
     Args:
         hidden: (…, d) hidden states.

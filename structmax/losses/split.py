@@ -89,7 +89,7 @@ def solve(x: Tensor, target: Tensor, words: Words, settings: Settings) -> Rows:
     broken, feasible = peak == math.inf, peak > -math.inf
     sound = feasible & ~broken
     origin, tau = torch.where(sound, peak, 0.0), torch.where(sound, start - peak, 0.0)
-    here = _here(torch.where(sound, target, torch.where(used, NOTHING, IGNORED)), words)
+    here = among(torch.where(sound, target, torch.where(used, NOTHING, IGNORED)), words.start, words.start + words.size)
     gap = (_at(x, here).double() - torch.where(here >= 0, origin, 0.0)).unsqueeze(-1)
     tau, ahead, gap = _threshold(x, origin, tau, gap, alpha, words)
     wide = torch.promote_types(x.dtype, torch.float32)
@@ -110,10 +110,10 @@ def _own_bounds(x: Tensor, alpha: float, backend: str) -> Tensor:
     return bounds.masked_fill(bounds.isnan(), math.inf)
 
 
-def _here(target: Tensor, words: Words) -> Tensor:
-    """Targets counted from the first word here; NOTHING where another process has it."""
-    own = target - words.start
-    return torch.where(target < 0, target, torch.where((own >= 0) & (own < words.size), own, NOTHING))
+def among(target: Tensor, start: int, stop: int) -> Tensor:
+    """Targets counted from the first of some words; NOTHING where they are others."""
+    own = target - start
+    return torch.where(target < 0, target, torch.where((own >= 0) & (target < stop), own, NOTHING))
 
 
 def _at(x: Tensor, index: Tensor) -> Tensor:

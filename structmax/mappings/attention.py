@@ -118,8 +118,8 @@ def read(weights: Tensor, value: Tensor, dropout_p: float, enable_gqa: bool) -> 
 def _as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """In the dtype that torch.autocast gives to products, where it is at work."""
     device = tensors[0].device.type
-    # those without it, such as meta, cannot be asked whether it is enabled
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+    # a device without autocast cannot be asked whether it is enabled
+    if device == "meta" or not torch.is_autocast_enabled(device):
         return tensors
     dtype = torch.get_autocast_dtype(device)
     return tuple(t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t for t in tensors)

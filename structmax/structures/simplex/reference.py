@@ -31,6 +31,7 @@ ON_DEVICE = (
     "entmax_total_gradient",
     "entmax_part_gradient",
     "entmax_sums",
+    "entmax_support",
     "layer_loss",
     "layer_loss_pullback",
     "attention",
@@ -280,6 +281,25 @@ def entmax_sums(x: Tensor, state: Tensor, alpha: float) -> Tensor:
     return total
 
 
+@returns("value:int32", "state[most]:int32", "state[most]")
+def entmax_support(x: Tensor, state: Tensor, alpha: float, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """How many entries of each row have a probability, which ones, and how large it is: (B,), (B, most), (B, most).
+
+    For 1 < α ≤ 2 and, as `entmax_sums`, for a part of each row. The first `most` entries are listed; where there are
+    more, the count only says so.
+    """
+    # a row that is NaN has all
+    p = torch.where(state[:, 1:].isnan(), math.nan, _recover(x, state, alpha))
+    inside = ~(p <= 0)
+    place = inside.cumsum(-1)
+    index = torch.zeros(len(x), most, dtype=torch.int32, device=x.device)
+    listed = p.new_zeros(len(x), most)
+    row, column = (inside & (place <= most)).nonzero(as_tuple=True)
+    at = row, place[row, column] - 1
+    index[at], listed[at] = column.int(), p[row, column]
+    return inside.sum(-1, dtype=torch.int32), index, listed
+
+
 @returns("state[rows]", "state[rows]", "state[rows]")
 def layer_loss(
     hidden: Tensor, weight: Tensor, bias: Tensor, target: Tensor, ignored: int, rows: int
@@ -388,6 +408,8 @@ def examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any
             yield "entmax_total_gradient", (x, state, target, one, one), {"alpha": alpha, "ignored": -100}
     for alpha in (1.0, 1.25, 1.5, 2.0):
         yield "entmax_sums", (x, state), {"alpha": alpha}
+    for alpha in (1.25, 1.5, 2.0):
+        yield "entmax_support", (x, state), {"alpha": alpha, "most": 2}
     layer, numbers = (x.unsqueeze(1), x.unsqueeze(1), rows.unsqueeze(1)), (rows.unsqueeze(1),) * 3
     yield "layer_loss", (*layer, target.unsqueeze(1)), {"ignored": -100, "rows": 1}
     yield "layer_loss_pullback", (*layer, target.unsqueeze(1), *numbers), {"ignored": -100}

@@ -297,6 +297,21 @@ def _part_gradient_rows(start, stop, x, state, target, ignored, d_value, alpha, 
             d_x[i, hit] -= weight
 
 
+@kernel()
+def _support_rows(start, stop, x, state, e, count, index, p):
+    most = index.shape[1]
+    for i in range(start, stop):
+        origin, t, found = float(state[i, 0]), float(state[i, 1]), 0
+        for j in range(x.shape[1]):
+            u = 1 + e * (float(x[i, j]) - origin - t)
+            # not "above": a NaN counts
+            if not u <= 0:
+                if found < most:
+                    index[i, found], p[i, found] = j, u if e == 1 else u * u if e == 0.5 else u ** (1 / e)
+                found += 1
+        count[i] = found
+
+
 @kernel("reassoc")
 def _add_up(value, target, ignored, mean, total, count):
     """The sum of all values, divided by the number of rows whose target is not ignored, or by 1."""
@@ -395,6 +410,16 @@ def entmax_part_gradient(
     given = x.numpy(), state.numpy(), target.numpy(), ignored, d_value.numpy()
     over_rows(_part_gradient_rows, len(x), x.numel(), *given, _alphas(alpha), d_x.numpy())
     return d_x
+
+
+@returns("value:int32", "state[most]:int32", "state[most]")
+def entmax_support(x: Tensor, state: Tensor, alpha: float, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The entries of a part of each row that have a probability, as in reference.py: (B,), (B, most) and (B, most)."""
+    count, index = (torch.empty(size, dtype=torch.int32) for size in (len(x), (len(x), most)))
+    p = state.new_empty(len(x), most)
+    out = count.numpy(), index.numpy(), p.numpy()
+    over_rows(_support_rows, len(x), x.numel(), x.numpy(), state.numpy(), alpha - 1, *out)
+    return count, index, p
 
 
 def log_partition(x: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from structmax.structures.simplex.kernel_triton.backward import gradient, pull_r
 from structmax.structures.simplex.kernel_triton.forward import solve_rows, solve_streamed
 from structmax.structures.simplex.kernel_triton.heads import attend, list_live, pull_keys, pull_queries
 from structmax.structures.simplex.kernel_triton.sums import add_up, sum_streamed
+from structmax.structures.simplex.kernel_triton.supports import list_streamed
 
 # These read and write half precision, and compute in float32.
 READS_HALF = (
@@ -30,6 +31,7 @@ READS_HALF = (
     "entmax_total_gradient",
     "entmax_part_gradient",
     "entmax_sums",
+    "entmax_support",
     "log_partition",
     "marginals",
     "marginals_jvp",
@@ -186,6 +188,19 @@ def entmax_sums(x: Tensor, state: Tensor, alpha: float) -> Tensor:
         e, kind, _, _ = _family(alpha)
         launch(sum_streamed, (B,), (x, state.double(), out, n, e), (kind, x.dtype == torch.float64, 1024))
     return out
+
+
+def entmax_support(x: Tensor, state: Tensor, alpha: float, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The entries of a part of each row that have a probability, as in reference.py: (B,), (B, most) and (B, most)."""
+    B, n = x.shape
+    count = torch.zeros(B, dtype=torch.int32, device=x.device)
+    index = count.new_empty(B, most)
+    p = state.new_empty(B, most)
+    if x.numel() > 0:
+        e, kind, _, _ = _family(alpha)
+        arguments = x, state, count, index, p, n, most, e
+        launch(list_streamed, (B,), arguments, (kind, x.dtype == torch.float64, 2048), 8)
+    return count, index, p
 
 
 def log_partition(x: Tensor) -> Tensor:
