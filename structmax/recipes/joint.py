@@ -188,7 +188,7 @@ class Recipe(Task[Config]):
         parser = list(self.model.parser.parameters())
         rest = [p for name, p in self.model.named_parameters() if not name.startswith("parser.")]
         groups = [{"params": parser, "part": "parser"}, {"params": rest, "part": "task"}]
-        return torch.optim.Adam(groups, self.config.learning_rate)
+        return torch.optim.Adam(groups, self.config.learning_rate, fused=True)
 
     def rate(self, group: Mapping[str, Any], epoch: int) -> float:
         is_later = epoch >= self.config.pretrain

@@ -161,7 +161,7 @@ class Recipe(Task[Config]):
         chosen = [p for name, p in named if name.startswith(choosing)]
         rest = [p for name, p in named if not name.startswith(choosing)]
         groups: list[dict[str, Any]] = [{"params": rest}, {"params": chosen, "lr": self.config.policy_rate}]
-        return torch.optim.AdamW(groups, self.config.learning_rate, weight_decay=self.config.weight_decay)
+        return torch.optim.AdamW(groups, self.config.learning_rate, weight_decay=self.config.weight_decay, fused=True)
 
     def updates(self, indices: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         numbers = indices.to(self.device)

@@ -166,7 +166,7 @@ class Recipe(Task[Config]):
 
     def optimiser(self) -> torch.optim.Optimizer:
         trained = [p for p in self.model.parameters() if p.requires_grad]
-        return torch.optim.Adam(trained, self.config.learning_rate)
+        return torch.optim.Adam(trained, self.config.learning_rate, fused=True)
 
     def updates(self, indices: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         batch = self.data["train"].batch(indices.to(self.device))

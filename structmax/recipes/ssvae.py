@@ -186,7 +186,8 @@ class Recipe(Task[Config]):
 
     def optimiser(self) -> torch.optim.Optimizer:
         config = self.config
-        return torch.optim.Adam(self.model.parameters(), config.learning_rate, weight_decay=config.weight_decay)
+        parameters = self.model.parameters()
+        return torch.optim.Adam(parameters, config.learning_rate, weight_decay=config.weight_decay, fused=True)
 
     def drawings(self) -> list[dict[str, Any]]:
         """Images, and what the decoder makes of them with their own class and with every other."""

@@ -138,7 +138,7 @@ class Task(ABC, Generic[C]):
 
     def optimiser(self) -> torch.optim.Optimizer:
         """Adam by default. Groups may have learning rates of their own: the schedule multiplies them."""
-        return torch.optim.Adam(self.model.parameters(), self.config.learning_rate)
+        return torch.optim.Adam(self.model.parameters(), self.config.learning_rate, fused=True)
 
     def rate(self, group: Mapping[str, Any], epoch: int) -> float:
         """The share of its learning rate that a group of the optimiser has in an epoch, beside the schedule."""
