@@ -152,6 +152,57 @@ def test_listed_words(alpha: float, smoothing: float, monkeypatch: Any) -> None:
         assert torch.equal(gradients(most)[0].isnan().all(1), torch.arange(12) == 9)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_small_gradients_of_listed_words_in_half_precision(dtype: torch.dtype) -> None:
+    """The probability of the target is nearly 1: what is left of it is no less exact than that of another word."""
+    small = 2.0**-9
+    hidden = torch.full((1, 20), -4.0, dtype=dtype)
+    hidden[0, 0], hidden[0, 1] = 1, small
+    hidden.requires_grad_()
+    loss = structmax.linear_entmax_loss(hidden, torch.eye(20, dtype=dtype), torch.tensor([0]), 2.0)
+    (d_hidden,) = torch.autograd.grad(loss, hidden)
+    close(d_hidden[0, :2].double(), torch.tensor([-small / 2, small / 2], dtype=torch.float64), 1e-6)
+
+
+@pytest.mark.parametrize("words", [16, 40])
+@pytest.mark.parametrize("alpha", [1.5, 2.0])
+def test_rows_that_count_nothing_do_no_harm(words: int, alpha: float) -> None:
+    """Ignored, and no numbers; all words of the other rows have a probability, more than are listed or not."""
+    tensors, target = layer(6, words), words_of(6, words)
+    hidden, weight, bias = tensors
+    with torch.no_grad():
+        weight *= 0.001
+        bias *= 0.001
+    plain = structmax.entmax_loss(F.linear(*tensors), target, alpha, reduction="none")
+    wanted = torch.autograd.grad(plain[[0, 1, 3, 4, 5]].mean(), tensors)
+    target[2] = -100
+    with torch.no_grad():
+        hidden[2] = math.nan
+    loss = structmax.linear_entmax_loss(hidden, weight, target, alpha, bias=bias)
+    for ours, theirs in zip(torch.autograd.grad(loss, tensors), wanted, strict=True):
+        close(ours, theirs, 1e-12)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+def test_where_no_word_is_allowed_there_is_no_gradient(alpha: float) -> None:
+    (hidden, weight, bias), target = layer(), words_of()
+    with torch.no_grad():
+        bias.fill_(-math.inf)
+    loss = structmax.linear_entmax_loss(hidden, weight, target, alpha, bias=bias)
+    assert loss == math.inf
+    for gradient in torch.autograd.grad(loss, (hidden, weight, bias)):
+        assert torch.equal(gradient, torch.zeros_like(gradient))
+    # the target alone is forbidden
+    target[:] = 0
+    with torch.no_grad():
+        bias[0], bias[1:] = -math.inf, 0
+    loss = structmax.linear_entmax_loss(hidden, weight, target, alpha, bias=bias, reduction="sum")
+    plain = structmax.entmax_loss(F.linear(hidden, weight, bias), target, alpha, reduction="sum")
+    tensors = hidden, weight, bias
+    for ours, theirs in zip(torch.autograd.grad(loss, tensors), torch.autograd.grad(plain, tensors), strict=True):
+        close(ours, theirs, 1e-12)
+
+
 def test_only_weights_of_listed_words_are_read() -> None:
     """A vocabulary of which hardly anything is reached: nothing of its size times the rows' is multiplied backward."""
     tensors, target = layer(64, 4000, 8), words_of(64, 4000)
@@ -352,6 +403,19 @@ def test_few_inputs_that_are_no_numbers() -> None:
     assert nothing == math.inf
     for gradient in torch.autograd.grad(nothing, (hidden, weight)):
         close(gradient, torch.zeros_like(gradient), 0.0)
+    # any number of words: whole vectors of them, or not
+    for words in (79, 80):
+        endless, against = torch.full((1, 3), math.inf, requires_grad=True), -torch.ones(words, 3)
+        loss = structmax.linear_entmax_loss(endless, against, torch.tensor([0]), 1.0)
+        assert loss == math.inf
+        assert torch.equal(torch.autograd.grad(loss, endless)[0], torch.zeros(1, 3))
+    # one word is no number, all others are forbidden
+    against = torch.ones(80, 3)
+    against[7, 0] = math.nan
+    forbidden = torch.full((80,), -math.inf, requires_grad=True)
+    loss = structmax.linear_entmax_loss(torch.ones(1, 3), against, torch.tensor([0]), 1.0, bias=forbidden)
+    assert loss.isnan()
+    assert torch.autograd.grad(loss, forbidden)[0].isnan().all()
 
 
 def test_few_inputs_leave_no_scores_in_memory() -> None:

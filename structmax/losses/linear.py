@@ -2,9 +2,9 @@
 
 The forward pass makes the scores of a block of rows at a time, h Wᵀ + b, and keeps a loss and two numbers of each row.
 
-Where α > 1 most probabilities are 0. The words that have one are few, mostly, and are listed on the way. The gradient
-of a row's h is then a sum of few rows of W, and that of a word's weights a sum of few rows of h: with the scores of the
-forward pass, that is one product of matrices where cross-entropy takes three.
+Where α > 1 most probabilities are 0. The words that have one are few, mostly, and the forward pass lists them. The
+gradient of a row's h is then a sum of few rows of W, and that of a word's weights a sum of few rows of h: with the
+scores of the forward pass, that is one product of matrices where cross-entropy takes three.
 
 Rows with many such words, and all rows where α ≤ 1, take the long way. From a score and the two numbers of its row the
 probability is recovered, so the backward pass goes through the words: it makes the scores of these rows for some words
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 # A block has this share of the rows where its scores would otherwise be few, yet no more rows than are enough for a
 # product to keep a GPU busy.
 SHARE, ENOUGH = 16, 1024
-# Words of a row are listed where they are one of so many, or no more than so many: there reading their weights one by
-# one is faster than two products of matrices.
+# As many words of a row are listed as one in ONE_OF of all, and FEW at least: the weights of so few are read one by one
+# in less time than two products of matrices take.
 ONE_OF, FEW = 256, 16
 WHO = "A linear layer with its entmax loss"
 
@@ -97,52 +97,47 @@ class Lists(NamedTuple):
     p: Tensor
 
     @property
-    def whole(self) -> Tensor:
+    def complete(self) -> Tensor:
         """Whether all of a row's words are listed: (B,)."""
         return self.found <= self.words.shape[1]
 
 
 def listed(scores: Tensor, rows: Rows, alpha: float) -> Lists:
-    """Those of a block of rows."""
+    """The words of a block of rows that have a probability."""
     most = max(FEW, scores.shape[1] // ONE_OF)
     return Lists(*ask(ROOM, "entmax_support", (scores, rows.state), 1, "auto", alpha=alpha, most=most))
 
 
 class Gradients:
-    """Those of hidden states, weights and bias; None where not wanted."""
+    """Those of hidden states, weights and bias; None where not wanted. First those by words that are listed, if any."""
 
-    def __init__(self, layer: Layer, wanted: tuple[bool, ...]) -> None:
+    def __init__(self, layer: Layer, wanted: tuple[bool, ...], rows: Rows, lists: Lists | None, d_loss: Tensor) -> None:
         self.layer = layer
-        tensors = layer.hidden, layer.weight, layer.bias
-        self.hidden, self.weight, self.bias = (
-            torch.zeros_like(t) if t is not None and w else None for t, w in zip(tensors, wanted, strict=True)
+        hidden, weight, bias = (
+            t if w else None for t, w in zip((layer.hidden, layer.weight, layer.bias), wanted, strict=True)
         )
+        if lists is None:
+            self.hidden, self.weight, self.bias = (
+                None if t is None else torch.zeros_like(t) for t in (hidden, weight, bias)
+            )
+            return
+        row, word, amount = _entries(rows, lists, d_loss, layer.settings)
+        order = word.argsort(stable=True)
+        self.hidden = self.weight = self.bias = None
+        if hidden is not None:
+            self.hidden = weighted_sums(layer.weight, word, amount, row, len(hidden))
+        row, word, amount = row[order], word[order], amount[order]
+        if weight is not None:
+            self.weight = weighted_sums(layer.hidden, row, amount, word, len(weight))
+        if bias is not None:
+            # a table of a single row, in the dtype of sums
+            sums = weighted_sums(amount.new_ones(1, 1), torch.zeros_like(row), amount, word, len(bias))
+            self.bias = sums.squeeze(1).to(bias.dtype)
 
-    def start(self, rows: Rows, lists: Lists, d_loss: Tensor) -> None:
-        """With those of all rows whose words are listed."""
-        layer, n = self.layer, len(self.layer.weight)
-        # for each listed word, and in the last column for the target
-        factor = torch.where(rows.target == IGNORED, 0.0, d_loss).to(lists.p.dtype).unsqueeze(1)
-        amounts = torch.cat([lists.p * factor, (layer.settings.label_smoothing - 1) * factor], 1)
-        words = torch.cat([lists.words, rows.target.unsqueeze(1)], 1)
-        place = torch.arange(words.shape[1], device=words.device)
-        taken = torch.where(place < place[-1], place < lists.found.unsqueeze(1), words >= 0)
-        row, column = (taken & lists.whole.unsqueeze(1) & (factor != 0)).nonzero(as_tuple=True)
-        word, amount = words[row, column], amounts[row, column]
-        if self.hidden is not None:
-            self.hidden = weighted_sums(layer.weight, word, amount, row, len(layer.hidden))
-        word, order = word.sort(stable=True)
-        row, amount = row[order], amount[order]
-        if self.weight is not None:
-            self.weight = weighted_sums(layer.hidden, row, amount, word, n)
-        if self.bias is not None:
-            one = amount.new_ones(1, 1)
-            self.bias = weighted_sums(one, torch.zeros_like(row), amount, word, n).squeeze(1).to(self.bias.dtype)
-
-    def add(self, many: Tensor | slice, rows: Rows, d_loss: Tensor) -> None:
-        """Those of some rows by all their words."""
-        rows, d_loss = Rows(*(t[many] for t in rows)), d_loss[many]
-        layer = replace(self.layer, hidden=self.layer.hidden[many])
+    def add(self, which: Tensor | slice, rows: Rows, d_loss: Tensor) -> None:
+        """Adds those of some rows, by all their words. No row of these was listed: theirs of h are 0 so far."""
+        rows, d_loss = Rows(*(t[which] for t in rows)), d_loss[which]
+        layer = replace(self.layer, hidden=self.layer.hidden[which])
         d_hidden = torch.zeros_like(layer.hidden, dtype=layer.wide)
         for words, scores in layer.portions():
             here = rows._replace(target=among(rows.target, words.start, words.stop))
@@ -154,7 +149,7 @@ class Gradients:
             if self.bias is not None:
                 self.bias[words] += d_scores.sum(0)
         if self.hidden is not None:
-            self.hidden[many] = d_hidden.to(self.hidden.dtype)
+            self.hidden[which] = d_hidden.to(self.hidden.dtype)
 
     def whole(self, d_loss: Tensor) -> tuple[Tensor | None, ...]:
         """Those of all words and processes, with what label smoothing adds for cotangents (B,) of the losses."""
@@ -172,6 +167,21 @@ class Gradients:
             if self.bias is not None:
                 self.bias -= share.sum().to(self.bias.dtype)
         return hidden, self.weight, self.bias
+
+
+def _entries(rows: Rows, lists: Lists, d_loss: Tensor, settings: Settings) -> tuple[Tensor, Tensor, Tensor]:
+    """Row, word and gradient of each score that has one, in rows whose words are all listed."""
+    factor, target = torch.where(rows.target == IGNORED, 0.0, d_loss).to(lists.p.dtype).unsqueeze(1), rows.target
+    target, share = target.unsqueeze(1), 1 - settings.label_smoothing
+    is_listed = torch.arange(lists.words.shape[1], device=target.device) < lists.found.unsqueeze(1)
+    is_target = is_listed & (lists.words == target)
+    # The target's share is subtracted before anything is rounded. The last column is that of a target without a
+    # probability.
+    amounts = factor * torch.cat([torch.where(is_target, lists.p - share, lists.p), torch.full_like(factor, -share)], 1)
+    words = torch.cat([lists.words, target], 1)
+    taken = torch.cat([is_listed, (target >= 0) & ~is_target.any(1, keepdim=True)], 1)
+    row, column = (taken & lists.complete.unsqueeze(1) & (factor != 0)).nonzero(as_tuple=True)
+    return row, words[row, column], amounts[row, column]
 
 
 def weighted_sums(table: Tensor, index: Tensor, weights: Tensor, owner: Tensor, count: int) -> Tensor:
@@ -234,15 +244,15 @@ class LinearLoss(Function):
         hidden, weight, bias, target, *known = ctx.saved_tensors
         size = len(Rows._fields)
         rows, layer = Rows(*known[:size]), ctx.plan.layer(hidden, weight, bias, target)
-        gradients = Gradients(layer, ctx.needs_input_grad[:3])
         with torch.autocast(hidden.device.type, enabled=False):
-            many: Tensor | slice = slice(None)
-            if known[size:]:
-                lists = Lists(*known[size:])
-                gradients.start(rows, lists, d_loss)
-                many = (~lists.whole).nonzero().squeeze(1)
-            if isinstance(many, slice) or len(many) > 0:
-                gradients.add(many, rows, d_loss)
+            lists = Lists(*known[size:]) if known[size:] else None
+            gradients = Gradients(layer, ctx.needs_input_grad[:3], rows, lists, d_loss)
+            if lists is None:
+                gradients.add(slice(None), rows, d_loss)
+            else:
+                left = ~lists.complete & (rows.target != IGNORED) & (d_loss != 0)
+                if left.any():
+                    gradients.add(left.nonzero().squeeze(1), rows, d_loss)
             return *map(_in_dtype_of, gradients.whole(d_loss), (hidden, weight, bias)), None, None
 
 

@@ -84,6 +84,8 @@ def solve(x: Tensor, target: Tensor, words: Words, settings: Settings) -> Rows:
     if words.group is None:
         loss, state = ask(ROOM, "entmax_value", (x, target), 1, backend, alpha=alpha, ignored=IGNORED)
         chosen = x.gather(-1, torch.where(used, target, 0).unsqueeze(-1)).squeeze(-1).to(loss.dtype)
+        # where nothing is feasible the target has no gradient either
+        target = torch.where(used & (x.amax(-1) == -math.inf), NOTHING, target)
         return Rows(loss, torch.where(used, chosen, 0.0), state, target)
     peak, start = words.maximum(_own_bounds(x, alpha, backend)).unbind(1)
     broken, feasible = peak == math.inf, peak > -math.inf

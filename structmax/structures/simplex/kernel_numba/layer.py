@@ -55,11 +55,12 @@ def _loss_rows(start, stop, hidden, weight, bias, target, ignored, n, loss, peak
         # Inside a compiled graph nobody has looked at the targets: one that is no word costs NaN.
         chosen = z[hit] if 0 <= hit < n else z.dtype.type(np.nan)
         if peak == -np.inf:
-            # inf, or NaN if any score is
-            loss[b, i] = -_sum(z)
+            # inf, or NaN if any score is, and then probabilities are too
+            loss[b, i] = -_sum(z[:n])
+            logs[b, i] = loss[b, i] if loss[b, i] != np.inf else 0
             continue
-        _fill_exp(z, peak, z.dtype.type(1))
-        peaks[b, i], logs[b, i] = peak, math.log(_sum(z))
+        _fill_exp(z[:n], peak, z.dtype.type(1))
+        peaks[b, i], logs[b, i] = peak, math.log(_sum(z[:n]))
         loss[b, i] = (peak - chosen) + logs[b, i]
 
 
@@ -80,7 +81,8 @@ def _pullback_blocks(
                 d_hidden[b, i] = 0
                 continue
             wanted = affine(hidden[b, i], weight[b], bias[b], z) > -np.inf and 0 <= hit < n
-            _fill_exp(z, peaks[b, i], z.dtype.type(amount * math.exp(-logs[b, i])))
+            _fill_exp(z[:n], peaks[b, i], z.dtype.type(amount * math.exp(-logs[b, i])))
+            z[n:] = 0
             if wanted:
                 z[hit] -= amount
             affine_pullback(z, hidden[b, i], weight[b], d_hidden[b, i], of_weight, of_bias)
