@@ -67,14 +67,19 @@ class Config(latent.LatentSettings, images.ImageSettings):
 
 
 class Model(nn.Module):
-    """q(y|x) and p(x|y) of images with so many pixels, each of which has one of so many levels."""
+    """q(y|x) and p(x|y) of images with so many pixels, whose levels occur so often: (levels,)."""
 
-    def __init__(self, config: Config, pixels: int, levels: int) -> None:
+    def __init__(self, config: Config, pixels: int, counts: Tensor) -> None:
         super().__init__()
-        hidden, bits = config.hidden, config.bits
+        hidden, bits, features, levels = config.hidden, config.bits, config.features, len(counts)
         self.scores = nn.Sequential(nn.Linear(pixels, hidden), nn.ReLU(), nn.Linear(hidden, bits))
-        self.write = nn.Sequential(nn.Linear(bits, hidden), nn.ReLU(), nn.Linear(hidden, pixels * config.features))
-        self.level = nn.Linear(config.features, levels)
+        self.write = nn.Sequential(nn.Linear(bits, hidden), nn.ReLU(), nn.Linear(hidden, pixels * features))
+        self.level = nn.Linear(features, levels)
+        # levels begin with their frequencies, and neighbours alike: waves of one, two … half turns
+        places = (torch.arange(levels) + 0.5) / levels
+        with torch.no_grad():
+            self.level.weight.copy_(torch.cos(math.pi * torch.outer(places, torch.arange(1, features + 1))))
+            self.level.bias.copy_(((counts + 1) / (counts + 1).sum()).log())
         self.latent = latent.Latent(config, structmax.Bits(), bits, pixels)
 
     def features(self, y: Tensor) -> Tensor:
@@ -144,7 +149,8 @@ class Recipe(Task[Config]):
         data = {name: split.to(device) for name, split in images.splits(config).items()}
         self.train = data.pop("train")
         self.held_out = data
-        self.model = Model(config, self.train.pixels.shape[-1], self.train.levels).to(device)
+        counts = torch.bincount(self.train.pixels.flatten(), minlength=self.train.levels)
+        self.model = Model(config, self.train.pixels.shape[-1], counts).to(device)
 
     def batches(self, epoch: int) -> Sequence[Tensor]:
         return torch.randperm(len(self.train), generator=self.shuffling(epoch)).split(self.config.batch_size)
