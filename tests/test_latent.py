@@ -171,6 +171,16 @@ def test_the_bound_of_an_image_by_all_codes():
     torch.testing.assert_close(task.cost(data, generator)[0], -bound, rtol=1e-5, atol=1e-4)
 
 
+def test_levels_begin_with_their_frequencies_and_neighbours_alike():
+    task = made(bits, "gumbel")
+    level, data = task.model.level, task.train
+    # one more of each, so that none is impossible
+    counts = torch.bincount(data.pixels.flatten(), minlength=data.levels) + 1
+    torch.testing.assert_close(level(torch.zeros(2)).softmax(-1), counts / counts.sum())
+    apart = torch.cdist(level.weight, level.weight)
+    assert apart.diagonal(1).max() < apart.diagonal(4).min()
+
+
 @pytest.mark.parametrize("entropy", [0.0, 0.1, 1.0])
 def test_what_two_agents_minimise(entropy):
     task = made(signal, "dense", entropy=entropy)
