@@ -1,5 +1,6 @@
 """The table of what is timed, and the bars it should clear. A new task is one row of `TASKS` and one of `SHAPES`."""
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -18,6 +19,8 @@ TASKS: dict[str, Callable[[Tensor, Tensor, str], Tensor]] = {
     "sparsemax": lambda x, _, backend: structmax.sparsemax(x, backend=backend),
     "entmax15": lambda x, _, backend: structmax.entmax15(x, backend=backend),
     "entmax13": lambda x, _, backend: structmax.entmax(x, 1.3, backend=backend),
+    "entmax17": lambda x, _, backend: structmax.entmax(x, 1.7, backend=backend),
+    "entmax_by_head": lambda x, _, backend: by_head(x, backend),
     "sparsemax_loss": lambda x, y, backend: structmax.sparsemax_loss(x, y, backend=backend),
     "entmax15_loss": lambda x, y, backend: structmax.entmax15_loss(x, y, backend=backend),
     "fusedmax": lambda x, _, backend: structmax.fusedmax(x, 0.1, backend=backend),
@@ -25,6 +28,7 @@ TASKS: dict[str, Callable[[Tensor, Tensor, str], Tensor]] = {
 }
 
 MAPPINGS = ("softmax", "sparsemax", "entmax15", "entmax13")
+ALPHAS = ("entmax17", "entmax_by_head")
 LOSSES = ("sparsemax_loss", "entmax15_loss")
 PROXIMAL = ("fusedmax", "oscarmax")
 
@@ -36,10 +40,21 @@ SHAPES: dict[str, dict[tuple[str, ...], tuple[Shape, ...]]] = {
     },
     "cuda": {
         MAPPINGS + LOSSES: ((4096, 1000), (8192, 32000), (65536, 64), (2048, 128000)),
+        ALPHAS: ((4096, 1000), (8192, 32000), (65536, 64)),
     },
 }
 DTYPES = {"cpu": (torch.float32,), "cuda": (torch.float32, torch.bfloat16)}
 BACKENDS = {"cpu": "numba", "cuda": "triton"}
+
+
+def by_head(x: Tensor, backend: str) -> Tensor:
+    """Rows of eight heads, each with its own alpha."""
+    return structmax.entmax(x.unflatten(0, (-1, 8, 1)), alphas(x.device), backend=backend).flatten(0, 2)
+
+
+@functools.cache
+def alphas(device: torch.device) -> Tensor:
+    return torch.linspace(1.2, 1.8, 8, device=device)
 
 
 @dataclass(frozen=True)
@@ -149,4 +164,5 @@ BARS = (
     Bar("cuda", SPARSE, 1.5, "ms", LARGER, torch.bfloat16),
     Bar("cuda", SPARSE, 1.2, "ratio", SMALL),
     Bar("cuda", LOSSES, 1.0, "ratio"),
+    Bar("cuda", ("entmax13", *ALPHAS), 3.0, "ratio", SMALL + LARGE, torch.float32),
 )

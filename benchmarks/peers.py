@@ -24,7 +24,7 @@ def of_torch() -> Calls:
     def cross_entropy(x: Tensor, y: Tensor) -> Tensor:
         return torch.nn.functional.cross_entropy(x, y)
 
-    mappings = ("softmax", "sparsemax", "entmax15", "entmax13", "fusedmax", "oscarmax")
+    mappings = ("softmax", "sparsemax", "entmax15", "entmax13", "entmax17", "entmax_by_head", "fusedmax", "oscarmax")
     losses = ("sparsemax_loss", "entmax15_loss")
     calls: Calls = {task: {BASELINE: softmax} for task in mappings}
     return calls | {task: {BASELINE: cross_entropy} for task in losses}
