@@ -2,12 +2,14 @@
 
 A step is the output and the gradients of queries, keys and values; all contenders take turns, and their kernels are
 compiled before. Scores are random, with a standard deviation of 1 times the sharpness: the larger it is, the fewer keys
-have a weight. `blocks` is the share of blocks of 64 queries and 64 keys that have any weight, of those a causal mask
-leaves. `error` is that of the output and of the worst gradient, relative to the largest number, against float64 on the
-first tokens.
+have a weight. Yet any block of keys then has one that some query reads. With several topics, each run of 64 tokens has
+one, drawn at random, and reads the tokens of its own topic alone. `blocks` is the share of blocks of 64 queries and 64
+keys that have any weight, of those a causal mask leaves. `error` is that of the output and of the worst gradient,
+relative to the largest number, against float64 on the first tokens.
 """
 
 import argparse
+import itertools
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -29,6 +31,8 @@ Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 SIZES = {"cuda": (4, 16, 64, [2048, 8192], "bfloat16"), "cpu": (1, 2, 16, [128], "float32")}
 BUDGET_MS = 10000.0
 BLOCK = 64
+# How much larger than the rest of queries and keys what those of a topic have in common is.
+APART = 2.0
 # tokens that are compared with float64
 JUDGED = 1024
 
@@ -53,10 +57,18 @@ TRUE: dict[str, Attention] = {
 }
 
 
-def inputs(shape: tuple[int, ...], sharpness: float, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
+def inputs(
+    shape: tuple[int, ...], sharpness: float, topics: int, dtype: torch.dtype, device: str
+) -> tuple[Tensor, ...]:
     torch.manual_seed(0)
     query, key, value = (torch.randn(shape, device=device) for _ in range(3))
-    return tuple(t.to(dtype).requires_grad_() for t in (sharpness * query, key, value))
+    query = sharpness * query
+    if topics > 1:
+        of_topics = torch.randn(topics, shape[-1], device=device)
+        runs = torch.randint(topics, (-(-shape[-2] // BLOCK),), device=device)
+        common = APART * of_topics[runs.repeat_interleave(BLOCK)[: shape[-2]]]
+        query, key = query + common, key + common
+    return tuple(t.to(dtype).requires_grad_() for t in (query, key, value))
 
 
 def step(attention: Attention, *tensors: Tensor) -> list[Tensor]:
@@ -90,26 +102,29 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--size", type=int, help="numbers of a head")
     parser.add_argument("--dtype", choices=DTYPES)
     parser.add_argument("--sharpness", type=float, nargs="+", default=[1.0, 4.0, 16.0, 64.0], help="of the scores")
+    parser.add_argument("--topics", type=int, nargs="+", default=[1], help="of which a token reads one")
     parser.add_argument("--rounds", type=int, default=10)
     given = parser.parse_args(arguments)
     instances, heads, size, tokens, dtype = SIZES[given.device]
     print(f"{device_name(given.device)}, {instances} x {heads} heads of {given.size or size}, {given.dtype or dtype}")
     lines = []
-    for count in given.tokens or tokens:
-        for sharpness in given.sharpness:
-            shape = instances, heads, count, given.size or size
-            tensors = inputs(shape, sharpness, DTYPES[given.dtype or dtype], given.device)
-            calls = {name: partial(step, attention, *tensors) for name, attention in CONTENDERS.items()}
-            held = {name: (call(), peak_mib(call, given.device))[1] for name, call in calls.items()}
-            times = take_turns(calls, given.device, given.rounds, BUDGET_MS)
-            baseline, live = median(times["scaled_dot_product_attention"]), live_share(*tensors[:2])
-            for name, samples in times.items():
-                middle = median(samples)
-                memory = "-" if held[name] is None else f"{held[name]:.0f}"
-                ratio = f"{middle / baseline:.2f}x"
-                where = [str(count), f"{sharpness:g}", f"{live:.2f}"]
-                lines.append([*where, name, f"{middle:.3f}", ratio, memory, *errors(name, tensors)])
-    show(["tokens", "sharpness", "blocks", "attention", "step ms", "ratio", "MiB", "error", "of gradients"], lines)
+    for count, sharpness, topics in itertools.product(given.tokens or tokens, given.sharpness, given.topics):
+        shape = instances, heads, count, given.size or size
+        tensors = inputs(shape, sharpness, topics, DTYPES[given.dtype or dtype], given.device)
+        calls = {name: partial(step, attention, *tensors) for name, attention in CONTENDERS.items()}
+        held = {name: (call(), peak_mib(call, given.device))[1] for name, call in calls.items()}
+        times = take_turns(calls, given.device, given.rounds, BUDGET_MS)
+        baseline, live = median(times["scaled_dot_product_attention"]), live_share(*tensors[:2])
+        for name, samples in times.items():
+            middle = median(samples)
+            memory = "-" if held[name] is None else f"{held[name]:.0f}"
+            ratio = f"{middle / baseline:.2f}x"
+            where = [str(count), f"{sharpness:g}", str(topics), f"{live:.2f}"]
+            lines.append([*where, name, f"{middle:.3f}", ratio, memory, *errors(name, tensors)])
+    show(
+        ["tokens", "sharpness", "topics", "blocks", "attention", "step ms", "ratio", "MiB", "error", "of gradients"],
+        lines,
+    )
 
 
 if __name__ == "__main__":

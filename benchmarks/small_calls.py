@@ -36,7 +36,7 @@ LOSSES: dict[str, Call] = {
 }
 BASELINE = "torch.softmax"
 # Calls one after the other before the host waits for the GPU.
-CALLS = 200
+CALLS = 100
 
 
 def microseconds(call: Call, x: Tensor, y: Tensor, d_p: Tensor) -> float:
@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--size", type=int, default=64, help="numbers of a row")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=9)
     given = parser.parse_args(arguments)
     torch.manual_seed(0)
     x, d_p = torch.randn(2, given.rows, given.size, device="cuda")

@@ -17,11 +17,14 @@ EXAMPLE_SHAPES = ((1, 4), (64, 4), (1, 5000))
 
 # Compiled for each semiring, and not kept.
 SEMIRINGS = families("semiring")
+# How many part tensors a function outside of the contract takes, where it is not one: those of a layer are its hidden
+# states, weights and biases.
+SEVERAL = {"layer_loss": 3, "layer_loss_pullback": 3}
 
 
 def _parts(name: str, tensors: tuple[Tensor, ...]) -> int:
-    """How many part tensors a function of the contract got; the mappings have one."""
-    return len(tensors) // GROUPS.get(name, 1) if name in RETURNS else 1
+    """How many part tensors a function got."""
+    return len(tensors) // GROUPS.get(name, 1) if name in RETURNS else SEVERAL.get(name, 1)
 
 
 def warm_up(structure: Any, dtype: torch.dtype = torch.float32, device: str = "cpu") -> float:
