@@ -104,15 +104,21 @@ def found(room: str, name: str, backend: str) -> Found:
 
 def all_found(room: str, name: str, backend: str) -> Iterator[Found]:
     """All that answers on this backend, in the order in which it is asked."""
-    yields = getattr(holder(room, backend), "YIELDS", {}).get(name)
+    own = _yields(holder(room, backend), name)
     for home, file, source in _sources(room, name, backend):
         if answer := source(name) or _composed(source, name):
-            yield Found(answer, home, getattr(file, "refuses", None), yields)
+            yield Found(answer, home, getattr(file, "refuses", None), own or _yields(file, name))
     if name == "sparsemap" and (answer := _by_oracle(room, backend)):
         search = found(room, "argmax", backend).refuses
         # what may be too large is each search
         refuses = search and (lambda _, tensors, fields: search("argmax", tensors, fields))
-        yield Found(answer, _spoken_file(_file(SEARCHES[backend])), refuses, yields)
+        searching = next(file for _, file, source in _sources(room, "argmax", backend) if source("argmax"))
+        yield Found(answer, _spoken_file(_file(SEARCHES[backend])), refuses, own or _yields(searching, name))
+
+
+def _yields(file: Any, name: str) -> Callable[..., str | None] | None:
+    """Where a file leaves the question to the CPU."""
+    return getattr(file, "YIELDS", {}).get(name)
 
 
 def _by_oracle(room: str, backend: str) -> Callable[..., Any] | None:

@@ -689,3 +689,16 @@ def test_an_omega_whose_answers_have_other_shapes_is_told_so(monkeypatch):
     monkeypatch.setattr(Gini, "point", lambda self, problem: (torch.zeros(2),))
     with pytest.raises(ValueError, match=r"`point` of Gini should have the shapes \[\(2, 3\)\] .*, but has \[\(2,\)\]"):
         structmax.smoothed_marginals(x, structmax.Simplex(), Gini())
+
+
+def test_few_searches_of_a_recursion_are_left_to_the_cpu():
+    """Where a room has no search of its own for a GPU, and where it has."""
+    pytest.importorskip("triton")
+    threads = torch.get_num_threads()
+    for structure, leaves in ((structmax.ShiftReduce, True), (structmax.ProjectiveTree, False)):
+        yields = rooms.found(structure.room, "sparsemap", "triton").yields
+        assert (yields is not None) == leaves
+        if yields is not None:
+            few, many = torch.zeros(4 * threads, 3, 2), torch.zeros(4 * threads + 1, 3, 2)
+            assert "faster on the CPU" in yields("sparsemap", [few], {})
+            assert yields("sparsemap", [many], {}) is None

@@ -335,13 +335,16 @@ def test_the_scores_are_never_in_memory(reduction: str) -> None:
 
 
 def test_the_default_block() -> None:
-    block = structmax.losses.linear._default_block
+    block = functools.partial(structmax.losses.linear._default_block, on_gpu=False)
     # scores as large as the hidden states, where that is many rows
     assert block(8192, 4096, 16000) == 8192 * 4096 // 16000
     # a sixteenth, up to enough for a product
     assert block(8192, 4096, 128000) == 512
     assert block(65536, 512, 128000) == 1024
     assert block(1, 4, 100) == block(0, 4, 100) == 1
+    # fewer scores than that keep no GPU busy
+    assert block(50_000, 5, 256, on_gpu=True) == 2**16
+    assert block(65536, 512, 128000, on_gpu=True) == 1024
 
 
 # ---------------------------------------------------------------- a layer of few inputs

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 # A block has this share of the rows where its scores would otherwise be few, yet no more rows than are enough for a
 # product to keep a GPU busy.
 SHARE, ENOUGH = 16, 1024
+# Scores that a GPU makes and reads in less time than it takes to launch the kernels for them.
+BUSY = 1 << 24
 # As many words of a row are listed as one in ONE_OF of all, and FEW at least: the weights of so few are read one by one
 # in less time than two products of matrices take.
 ONE_OF, FEW = 256, 16
@@ -292,7 +294,7 @@ def linear_entmax_loss(
         label_smoothing: share of the target spread evenly over the words.
         block: rows whose scores are in memory at a time; in the backward pass it is as many scores of some words. By
             default they are about as many numbers as the hidden states, or a sixteenth of all scores, if that is more
-            and of no more than 1,024 rows.
+            and of no more than 1,024 rows; on a GPU 16 million scores at least.
         group: the processes among which the words are split: weight and bias here are those of this process's words,
             any number of them, in the order of the processes. Hidden states and targets are the same for all, and so
             are the loss and the gradient of the hidden states. A weight that is a DTensor, split along its words, needs
@@ -325,7 +327,8 @@ def linear_entmax_loss(
     words = alone(len(weight)) if group is None else across(group, len(weight), rows, hidden.device)
     settings = Settings(float(alpha), ignore_index, reduction, label_smoothing, backend)
     flat = settings.targets(target, hidden, words.total)
-    size = _default_block(rows, hidden.shape[-1], words.largest) if block is None else block
+    shape = rows, hidden.shape[-1], words.largest
+    size = _default_block(*shape, on_gpu=hidden.is_cuda) if block is None else block
     check.whole("block", size, 1)
     kind = hidden.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
@@ -342,9 +345,10 @@ def linear_entmax_loss(
     return like(loss.reshape(target.shape) if reduction == "none" else loss, given)
 
 
-def _default_block(rows: int, size: int, words: int) -> int:
+def _default_block(rows: int, size: int, words: int, on_gpu: bool) -> int:
     """Of equal size on all processes, hence by the largest number of words."""
-    return max(1, rows * size // words, min(ENOUGH, -(-rows // SHARE)))
+    busy = BUSY // words if on_gpu else 0
+    return max(1, rows * size // words, min(ENOUGH, -(-rows // SHARE)), busy)
 
 
 def _check_layer(hidden: Tensor, weight: Tensor, bias: Tensor | None, or_empty: bool) -> None:

@@ -13,7 +13,7 @@ def few_searches(instances: int, choices: int) -> str | None:
     return f"{instances} structures are searched faster on the CPU" if few else None
 
 
-def few_instances(instances: int) -> str | None:
-    """Why work that is long for each instance is better done on the CPU, with a core for each, or None."""
-    few = instances <= torch.get_num_threads()
+def few_instances(instances: int, of_core: int = 1) -> str | None:
+    """Why work that is long for each instance is better done on the CPU, so many to a core at most, or None."""
+    few = instances <= of_core * torch.get_num_threads()
     return f"{instances} long instances are computed faster on the CPU" if few else None

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from structmax.numerics.kernel_triton import launch
+from structmax.numerics.kernel_triton.searches import few_instances
 from structmax.recursion.edges import Hyperedges
 from structmax.recursion.kernel_triton.given_walks import attribute, visit
 from structmax.recursion.kernel_triton.lists import list_best, unfold
@@ -25,6 +26,10 @@ from structmax.recursion.kernel_triton.walks import draw
 LANES, WALKS, CELLS = 512, 64, 16
 # Derivations a node may list: each takes a round over all candidates.
 MOST = 32
+# A sparse map takes dozens of searches, one after the other and each level by level, for as many instances as there are
+# at once. So many to a core were measured faster on the CPU, with the copies there and back.
+SEARCHED = 4
+YIELDS = {"sparsemap": lambda name, tensors, fields: few_instances(len(tensors[0]), SEARCHED)}
 
 
 def refuses(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | None:
