@@ -75,15 +75,8 @@ def _few_smoothed(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> s
     return few_instances(instances) if labels * labels <= FEW_PAIRS else None
 
 
-def _few_tangents(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | None:
-    # walks along tangents have no segments
-    sizes = _sizes(*tensors[:2])
-    return few_instances(sizes.B) if sizes.shared and sizes.segment is not None else None
-
-
 YIELDS = {
     "sparsemap": _few,
-    "marginals_jvp": _few_tangents,
     **dict.fromkeys(("smoothed", "smoothed_and_marginals", "smoothed_marginals_jvp"), _few_smoothed),
 }
 
