@@ -1,4 +1,4 @@
-"""The log loss of a linear layer with few inputs on the CPU, in one pass forward and one backward.
+"""The log loss of a linear layer with few inputs, in one pass forward and one backward.
 
 A score is a sum of few products there: making it twice takes less time than writing it down, and each score is read
 where it was made. The decoder of an image with 256 levels for each pixel is such a layer.
@@ -16,15 +16,19 @@ from structmax.losses.split import IGNORED
 from structmax.mappings.entmax_rules import ROOM
 
 # With more inputs a product of matrices is as fast, and so it is with fewer words; with more words the scores of a row
-# leave the first-level cache.
-MOST_INPUTS, FEWEST_WORDS, MOST_WORDS = 32, 64, 4096
+# leave the first-level cache, or the registers of a GPU.
+MOST_INPUTS, FEWEST_WORDS, MOST_WORDS, MOST_WORDS_ON_GPU = 32, 64, 4096, 512
 
 
 def fits(hidden: Tensor, weight: Tensor, backend: str) -> bool:
     """Whether this is the fastest way."""
     n, d = weight.shape
-    is_small = 0 < d <= MOST_INPUTS and FEWEST_WORDS <= n <= MOST_WORDS
-    return is_small and hidden.device.type == "cpu" and backend != "triton"
+    if not 0 < d <= MOST_INPUTS or n < FEWEST_WORDS:
+        return False
+    if hidden.is_cuda or backend == "triton":
+        # which computes in float32
+        return n <= MOST_WORDS_ON_GPU and hidden.dtype != torch.float64 and backend in ("auto", "triton")
+    return n <= MOST_WORDS and hidden.device.type == "cpu"
 
 
 class FewInputs(Function):
@@ -37,7 +41,7 @@ class FewInputs(Function):
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, target: Tensor, backend: str) -> Tensor:
         # one layer of many that could be asked at once
         given = tuple(t.unsqueeze(0) for t in (hidden, weight, bias, target))
-        with torch.autocast("cpu", enabled=False):
+        with torch.autocast(hidden.device.type, enabled=False):
             found = call(ROOM, "layer_loss", given, {"ignored": IGNORED, "rows": len(hidden)}, 3, backend)
         ctx.save_for_backward(*given, *found[1:])
         ctx.backend = backend
@@ -47,6 +51,6 @@ class FewInputs(Function):
     @once("A linear layer with its entmax loss")
     def backward(ctx: Any, d_loss: Tensor) -> tuple[Any, ...]:
         given = *ctx.saved_tensors, d_loss.unsqueeze(0)
-        with torch.autocast("cpu", enabled=False):
+        with torch.autocast(d_loss.device.type, enabled=False):
             gradients = call(ROOM, "layer_loss_pullback", given, {"ignored": IGNORED}, 3, ctx.backend)
         return *(gradient.squeeze(0) for gradient in gradients), None, None

@@ -18,6 +18,8 @@ from structmax.numerics.kernel_triton import launch
 from structmax.structures.simplex.kernel_triton.backward import gradient, pull_rows, pull_streamed
 from structmax.structures.simplex.kernel_triton.forward import solve_rows, solve_streamed
 from structmax.structures.simplex.kernel_triton.heads import attend, list_live, pull_keys, pull_queries
+from structmax.structures.simplex.kernel_triton.layer import layer_loss as layer_loss
+from structmax.structures.simplex.kernel_triton.layer import layer_loss_pullback as layer_loss_pullback
 from structmax.structures.simplex.kernel_triton.sums import add_up, sum_streamed
 from structmax.structures.simplex.kernel_triton.supports import list_streamed
 
