@@ -108,12 +108,16 @@ def all_found(room: str, name: str, backend: str) -> Iterator[Found]:
     for home, file, source in _sources(room, name, backend):
         if answer := source(name) or _composed(source, name):
             yield Found(answer, home, getattr(file, "refuses", None), own or _yields(file, name))
-    if name == "sparsemap" and (answer := _by_oracle(room, backend)):
-        search = found(room, "argmax", backend).refuses
-        # what may be too large is each search
-        refuses = search and (lambda _, tensors, fields: search("argmax", tensors, fields))
-        searching = next(file for _, file, source in _sources(room, "argmax", backend) if source("argmax"))
-        yield Found(answer, _spoken_file(_file(SEARCHES[backend])), refuses, own or _yields(searching, name))
+    for _, file, source in _sources(room, "argmax", backend) if name == "sparsemap" else ():
+        if (search := source("argmax")) and (answer := _by_oracle(room, backend, search)):
+            refuses = getattr(file, "refuses", None)
+            # what may be too large is each search
+            asking = refuses and functools.partial(_of_search, refuses)
+            yield Found(answer, _spoken_file(_file(SEARCHES[backend])), asking, own or _yields(file, name))
+
+
+def _of_search(refuses: Callable[..., str | None], _: str, tensors: Any, fields: dict[str, Any]) -> str | None:
+    return refuses("argmax", tensors, fields)
 
 
 def _yields(file: Any, name: str) -> Callable[..., str | None] | None:
@@ -121,10 +125,9 @@ def _yields(file: Any, name: str) -> Callable[..., str | None] | None:
     return getattr(file, "YIELDS", {}).get(name)
 
 
-def _by_oracle(room: str, backend: str) -> Callable[..., Any] | None:
+def _by_oracle(room: str, backend: str, argmax: Callable[..., Any]) -> Callable[..., Any] | None:
     """The sparse map by calls of `argmax`, which may return zeros for the empty structure, or if there is none."""
-    argmax = function(room, "argmax", backend)
-    if argmax is None or function(room, "relax", backend) is not None:
+    if function(room, "relax", backend) is not None:
         # a relaxation of its hull is what it has instead
         return None
     names = "topk", "log_partition"

@@ -519,8 +519,8 @@ def test_few_instances_are_left_to_the_host(structure, name, few, many, monkeypa
     assert "on the CPU" in said
     plan = backends.plan(room, name, "cuda", parts, "auto")
     after = backends._after(plan, "cuda", said)
-    if after.backend == "triton":
-        # an engine, which leaves them to the host as well
+    while after.backend == "triton":
+        # another search, or an engine, which leaves them to the host as well
         assert after.refuses(name, [torch.empty(shape, device="meta") for shape in few], {"alpha": 2.0}) == said
         after = backends._after(after, "cuda", said)
     assert (after.backend, after.fetches) == ("numba", True)
