@@ -12,8 +12,8 @@ import os
 import subprocess
 import sys
 
-# Hopper
-ARCHITECTURE = 90
+# Hopper, and the bytes of shared memory that a program may have there
+ARCHITECTURE, SHARED = 90, 232_448
 
 
 @contextlib.contextmanager
@@ -80,7 +80,9 @@ def compile_for_gpu(module, name, types, constants, warps):
         if spoken == "constexpr"
     }
     source = ASTSource(kernel, dict(zip(kernel.arg_names, types, strict=True)), values, {})
-    triton.compile(source, target=GPUTarget("cuda", ARCHITECTURE, 32), options={"num_warps": warps})
+    compiled = triton.compile(source, target=GPUTarget("cuda", ARCHITECTURE, 32), options={"num_warps": warps})
+    if compiled.metadata.shared > SHARED:
+        raise RuntimeError(f"{compiled.metadata.shared} bytes of shared memory are more than {SHARED}")
 
 
 def main(path):

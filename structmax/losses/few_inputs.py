@@ -16,19 +16,22 @@ from structmax.losses.split import IGNORED
 from structmax.mappings.entmax_rules import ROOM
 
 # With more inputs a product of matrices is as fast, and so it is with fewer words; with more words the scores of a row
-# leave the first-level cache, or the registers of a GPU.
-MOST_INPUTS, FEWEST_WORDS, MOST_WORDS, MOST_WORDS_ON_GPU = 32, 64, 4096, 512
+# leave the first-level cache, or the shared memory of a GPU.
+FEWEST_WORDS, MOST_INPUTS, MOST_WORDS = 64, 32, 4096
+MOST_INPUTS_ON_GPU, MOST_WORDS_ON_GPU = 16, 256
 
 
 def fits(hidden: Tensor, weight: Tensor, backend: str) -> bool:
     """Whether this is the fastest way."""
     n, d = weight.shape
-    if not 0 < d <= MOST_INPUTS or n < FEWEST_WORDS:
-        return False
     if hidden.is_cuda or backend == "triton":
         # which computes in float32
-        return n <= MOST_WORDS_ON_GPU and hidden.dtype != torch.float64 and backend in ("auto", "triton")
-    return n <= MOST_WORDS and hidden.device.type == "cpu"
+        is_answered = hidden.dtype != torch.float64 and backend in ("auto", "triton")
+        most_inputs, most_words = MOST_INPUTS_ON_GPU, MOST_WORDS_ON_GPU
+    else:
+        is_answered = hidden.device.type == "cpu"
+        most_inputs, most_words = MOST_INPUTS, MOST_WORDS
+    return is_answered and 0 < d <= most_inputs and FEWEST_WORDS <= n <= most_words
 
 
 class FewInputs(Function):

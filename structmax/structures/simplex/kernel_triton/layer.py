@@ -12,8 +12,8 @@ from torch import Tensor
 
 from structmax.numerics.kernel_triton import launch
 
-# Rows of a tile, and the words that are read together.
-ROWS, WORDS = 32, 256
+# Rows of a tile forward and backward, and the words that are read together.
+ROWS, PULLED, WORDS = 32, 16, 256
 # Programs with which a GPU is busy.
 PROGRAMS = 512
 
@@ -77,10 +77,9 @@ def pull(
     p_d_hidden += i_layer * rows * D
     p_weight += i_layer * n * D
     p_bias += i_layer * n
-    o_weight = tl.trans(o_word) + o_feature * n
-    m_weight = tl.trans(m_word) & m_feature
-    b_weight = tl.load(p_weight + o_weight, mask=m_weight, other=0.0)
-    b_d_weight = tl.zeros((WORDS, BLOCK_D), tl.float32)
+    o_weight = tl.trans(o_feature) * n + o_word
+    m_weight = tl.trans(m_feature) & m_word
+    b_d_weight = tl.zeros((BLOCK_D, WORDS), tl.float32)
     b_d_bias = tl.zeros((1, WORDS), tl.float32)
     for tile in range(first, tiles, programs):
         o_row = tl.full((1, 1), ROWS, tl.int64) * tile + tl.arange(0, ROWS)[:, None]
@@ -92,10 +91,11 @@ def pull(
         b_x = _scores(p_hidden, p_weight, p_bias, o_row, o_word, rows, n, D)
         b_p = tl.exp(b_x - peak - tl.load(p_mass + o_own, mask=m_row, other=0.0))
         b_d_x = tl.where(counts & m_word, d_loss * (b_p - tl.where(o_word == target, 1.0, 0.0)), 0.0)
-        m_hidden = m_row & m_feature
-        b_hidden = tl.load(p_hidden + o_row * D + o_feature, mask=m_hidden, other=0.0)
-        tl.store(p_d_hidden + o_row * D + o_feature, tl.dot(b_d_x, b_weight, input_precision="tf32x3"), mask=m_hidden)
-        b_d_weight = tl.dot(tl.trans(b_d_x), b_hidden, b_d_weight, input_precision="tf32x3")
+        for i in tl.static_range(D):
+            b_weight = tl.load(p_weight + i * n + o_word, mask=m_word, other=0.0)
+            tl.store(p_d_hidden + o_row * D + i, tl.sum(b_d_x * b_weight, 1, keep_dims=True), mask=m_row)
+        b_hidden = tl.load(p_hidden + o_row * D + o_feature, mask=m_row & m_feature, other=0.0)
+        b_d_weight = tl.dot(tl.trans(b_hidden), b_d_x, b_d_weight, input_precision="tf32x3")
         b_d_bias += tl.sum(b_d_x, 0, keep_dims=True)
     i_part = tl.program_id(0).to(tl.int64)
     tl.store(p_d_weight + i_part * n * D + o_weight, b_d_weight, mask=m_weight)
@@ -121,12 +121,12 @@ def layer_loss_pullback(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """As in reference.py, in float32."""
     (B, rows, D), n = hidden.shape, weight.shape[1]
-    tiles = -(-rows // ROWS)
+    tiles = -(-rows // PULLED)
     programs = max(1, min(PROGRAMS, tiles))
     d_hidden = torch.empty_like(hidden)
     d_weight, d_bias = hidden.new_empty(B, programs, D, n), hidden.new_empty(B, programs, n)
     given = hidden, weight.mT.contiguous(), bias, target, peak, log_mass, d_loss
     block, words = max(16, triton.next_power_of_2(D)), triton.next_power_of_2(n)
     numbers = rows, n, tiles, programs, ignored
-    launch(pull, (B * programs,), (*given, d_hidden, d_weight, d_bias, *numbers), (D, block, ROWS, words), 8)
+    launch(pull, (B * programs,), (*given, d_hidden, d_weight, d_bias, *numbers), (D, block, PULLED, words))
     return d_hidden, d_weight.sum(1).mT, d_bias.sum(1)
