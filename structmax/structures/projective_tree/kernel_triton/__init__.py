@@ -13,7 +13,6 @@ from torch import Tensor
 
 from structmax.numerics.arcs import as_arcs, from_arcs
 from structmax.numerics.kernel_triton import launch
-from structmax.numerics.kernel_triton.searches import few_instances
 from structmax.numerics.kernel_triton.sizes import (
     launches_by_width,
     power_of_two,
@@ -28,23 +27,14 @@ from structmax.structures.projective_tree.kernel_triton.walks import walk
 
 # Nodes that a walk keeps an entry for, and labels that a tile has columns for.
 MOST_NODES, MOST_LABELS = 4096, 16384
-# Nodes above which derivatives of few instances are faster on the CPU.
-LONG = 64
 
 
-def refuses(name: str, tensors: list[Tensor], fields: dict[str, float]) -> str | None:
+def refuses(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | None:
     """Why these kernels cannot answer, or None."""
     _, P, C = _sizes(tensors[0])
     if P > MOST_NODES:
         return f"a program ends at {MOST_NODES - 1} words"
     return f"a program ends at {MOST_LABELS} labels" if C > MOST_LABELS else None
-
-
-def _few(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | None:
-    return few_instances(len(tensors[0])) if tensors[0].shape[1] > LONG else None
-
-
-YIELDS = {"marginals_jvp": _few}
 
 
 def _sizes(arc: Tensor) -> tuple[int, int, int]:

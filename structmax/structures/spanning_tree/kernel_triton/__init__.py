@@ -21,8 +21,6 @@ from structmax.structures.spanning_tree.reference_given import given
 
 # Most words and the root that a line in registers has lanes for.
 LARGEST = 1024
-# Nodes above which derivatives of few instances are faster on the CPU.
-LONG = 64
 # Most rows of a table that a lane reads at once, in linear numbers.
 ROWS = 16
 # Most numbers of a tile in registers where exponentials have derivatives; others bear twice as many.
@@ -37,10 +35,10 @@ def refuses(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | N
 
 
 def _few(name: str, tensors: list[Tensor], fields: dict[str, Any]) -> str | None:
-    return few_instances(len(tensors[0])) if name == "sparsemap" or tensors[0].shape[1] > LONG else None
+    return few_instances(len(tensors[0]))
 
 
-YIELDS = {"sparsemap": _few, "marginals_jvp": _few}
+YIELDS = {"sparsemap": _few}
 
 
 def _block(size: int) -> int:
