@@ -12,6 +12,7 @@ import argparse
 import itertools
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -24,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import structmax
 from benchmarks.measure import peak_mib, take_turns
-from benchmarks.run import DTYPES, device_name, show
+from benchmarks.run import DTYPES, RESULTS, Stamp, save, show_fields
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 # instances, heads, numbers of a head, tokens, dtype
@@ -57,6 +58,24 @@ TRUE: dict[str, Attention] = {
 }
 
 
+@dataclass(frozen=True)
+class Row:
+    """A contender's step, in milliseconds and times the first contender's, what it holds, and how far it is off."""
+
+    shape: str
+    dtype: str
+    sharpness: float
+    topics: int
+    blocks: float
+    attention: str
+    step_ms: float
+    ratio: float
+    peak_mib: float | None
+    error: float
+    gradient_error: float
+    rounds: int
+
+
 def inputs(
     shape: tuple[int, ...], sharpness: float, topics: int, dtype: torch.dtype, device: str
 ) -> tuple[Tensor, ...]:
@@ -71,9 +90,13 @@ def inputs(
     return tuple(t.to(dtype).requires_grad_() for t in (query, key, value))
 
 
-def step(attention: Attention, *tensors: Tensor) -> list[Tensor]:
+def cotangent(query: Tensor) -> Tensor:
+    """Of the output, which is shaped like the queries."""
+    return torch.ones_like(query.detach()).cumsum(-1) / query.shape[-1]
+
+
+def step(attention: Attention, d_out: Tensor, *tensors: Tensor) -> list[Tensor]:
     out = attention(*tensors)
-    d_out = torch.ones_like(out).cumsum(-1) / out.shape[-1]
     return [out.detach(), *torch.autograd.grad(out, tensors, d_out)]
 
 
@@ -86,13 +109,14 @@ def live_share(query: Tensor, key: Tensor) -> float:
     return float((blocks[below] > 0).float().mean())
 
 
-def errors(name: str, tensors: tuple[Tensor, ...]) -> list[str]:
+def errors(name: str, tensors: tuple[Tensor, ...]) -> list[float]:
     """Of the output, and of the worst gradient, on the first tokens."""
     few = tuple(t[:1, :2, :JUDGED].detach().requires_grad_() for t in tensors)
     wide = tuple(t.detach().double().requires_grad_() for t in few)
-    got, want = step(CONTENDERS[name], *few), step(TRUE.get(name, CONTENDERS[name]), *wide)
+    got = step(CONTENDERS[name], cotangent(few[0]), *few)
+    want = step(TRUE.get(name, CONTENDERS[name]), cotangent(wide[0]), *wide)
     worst = [float((a.double() - b).abs().max() / b.abs().max()) for a, b in zip(got, want, strict=True)]
-    return [f"{worst[0]:.1e}", f"{max(worst[1:]):.1e}"]
+    return [worst[0], max(worst[1:])]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -104,27 +128,27 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--sharpness", type=float, nargs="+", default=[1.0, 4.0, 16.0, 64.0], help="of the scores")
     parser.add_argument("--topics", type=int, nargs="+", default=[1], help="of which a token reads one")
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args(arguments)
     instances, heads, size, tokens, dtype = SIZES[given.device]
-    print(f"{device_name(given.device)}, {instances} x {heads} heads of {given.size or size}, {given.dtype or dtype}")
-    lines = []
+    size, dtype = given.size or size, given.dtype or dtype
+    stamp, rows = Stamp.now(given.device), []
+    print(f"{stamp.device}, {instances} x {heads} heads of {size}, {dtype}")
     for count, sharpness, topics in itertools.product(given.tokens or tokens, given.sharpness, given.topics):
-        shape = instances, heads, count, given.size or size
-        tensors = inputs(shape, sharpness, topics, DTYPES[given.dtype or dtype], given.device)
-        calls = {name: partial(step, attention, *tensors) for name, attention in CONTENDERS.items()}
+        shape = instances, heads, count, size
+        tensors = inputs(shape, sharpness, topics, DTYPES[dtype], given.device)
+        d_out = cotangent(tensors[0])
+        calls = {name: partial(step, attention, d_out, *tensors) for name, attention in CONTENDERS.items()}
         held = {name: (call(), peak_mib(call, given.device))[1] for name, call in calls.items()}
         times = take_turns(calls, given.device, given.rounds, BUDGET_MS)
         baseline, live = median(times["scaled_dot_product_attention"]), live_share(*tensors[:2])
         for name, samples in times.items():
             middle = median(samples)
-            memory = "-" if held[name] is None else f"{held[name]:.0f}"
-            ratio = f"{middle / baseline:.2f}x"
-            where = [str(count), f"{sharpness:g}", str(topics), f"{live:.2f}"]
-            lines.append([*where, name, f"{middle:.3f}", ratio, memory, *errors(name, tensors)])
-    show(
-        ["tokens", "sharpness", "topics", "blocks", "attention", "step ms", "ratio", "MiB", "error", "of gradients"],
-        lines,
-    )
+            where = "x".join(map(str, shape)), dtype, sharpness, topics, live
+            measured = middle, middle / baseline, held[name], *errors(name, tensors)
+            rows.append(Row(*where, name, *measured, len(samples)))
+    show_fields(rows, "dtype", "rounds")
+    print(f"written to {save(rows, stamp, 'attention', given.results)}")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ host cannot be captured and has none.
 import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import median
@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import structmax
 from benchmarks.measure import captured, peak_mib, take_turns
-from benchmarks.run import RESULTS, Stamp, save, show
+from benchmarks.run import RESULTS, Stamp, save, show_fields
 from examples.rna import foldings
 
 DIFFERENTIABLE: dict[str, Callable[..., Any]] = {
@@ -214,15 +214,8 @@ def main() -> None:
             )
     if not rows:
         parser.error("nothing was timed; see the names in WORKS")
-    columns = [name for name in asdict(rows[0]) if name != "answered_by"]
-    show(columns, [[_shown(getattr(row, name)) for name in columns] for row in rows])
+    show_fields(rows, "answered_by")
     print(f"written to {written}")
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ loss is compared with that of the same layer in one piece before it is timed.
 import argparse
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -22,12 +23,27 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import structmax
 from benchmarks.measure import MIB, peak_mib, take_turns
-from benchmarks.run import DTYPES, device_name, show
+from benchmarks.run import DTYPES, RESULTS, Stamp, save, show_fields
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 # rows, words, size of the hidden states, dtype
 SIZES = {"cuda": (8192, 128000, 4096, "bfloat16"), "cpu": (512, 8000, 64, "float32")}
 BUDGET_MS = 10000.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """A loss and its gradients: milliseconds, times the first contender's, and memory, also over that of all scores."""
+
+    shape: str
+    dtype: str
+    spread: float
+    loss: str
+    step_ms: float
+    ratio: float
+    mib_beside_gradients: float | None
+    of_scores: float | None
+    rounds: int
 
 
 def in_one_piece(loss: Callable[[Tensor, Tensor], Tensor]) -> Loss:
@@ -77,15 +93,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--dtype", choices=DTYPES)
     parser.add_argument("--spreads", type=float, nargs="+", default=[1.0, 4.0], help="of the scores")
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args(arguments)
     usual: Any = dict(zip(("rows", "words", "size", "dtype"), SIZES[given.device], strict=True))
     chosen = {name: usual[name] if getattr(given, name) is None else getattr(given, name) for name in usual}
-    dtype = DTYPES[chosen.pop("dtype")]
-    scores_mib = 2 * chosen["rows"] * chosen["words"] * dtype.itemsize / MIB
-    print(f"{device_name(given.device)}, {chosen}, {dtype}; scores and their gradient: {scores_mib:.0f} MiB")
-    lines = []
+    dtype = chosen.pop("dtype")
+    scores_mib = 2 * chosen["rows"] * chosen["words"] * DTYPES[dtype].itemsize / MIB
+    stamp, rows = Stamp.now(given.device), []
+    print(f"{stamp.device}, {chosen}, {dtype}; scores and their gradient: {scores_mib:.0f} MiB")
     for spread in given.spreads:
-        tensors = inputs(**chosen, spread=spread, dtype=dtype, device=given.device)
+        tensors = inputs(**chosen, spread=spread, dtype=DTYPES[dtype], device=given.device)
         verify(tensors)
         returned = sum(tensor.numel() * tensor.element_size() for tensor in tensors[:2]) / MIB
         calls = {name: partial(step, loss, *tensors) for name, loss in LOSSES.items()}
@@ -96,9 +113,11 @@ def main(arguments: list[str] | None = None) -> None:
         for name, samples in times.items():
             middle, peak = median(samples), held[name]
             beside = None if peak is None else peak - returned
-            memory = ["-", "-"] if beside is None else [f"{beside:.0f}", f"{beside / scores_mib:.3f}"]
-            lines.append([f"{spread:g}", name, f"{middle:.2f}", f"{middle / baseline:.2f}x", *memory])
-    show(["spread", "loss", "step ms", "ratio", "MiB beside gradients", "of scores"], lines)
+            share = None if beside is None else beside / scores_mib
+            where = "x".join(map(str, chosen.values())), dtype, spread, name
+            rows.append(Row(*where, middle, middle / baseline, beside, share, len(samples)))
+    show_fields(rows, "dtype", "rounds")
+    print(f"written to {save(rows, stamp, 'linear-losses', given.results)}")
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def main() -> None:
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     # Room for the words after the longest bar.
-    axes.set_xlim(right=12 * max(times[case, *bar][0] for case in cases for bar in bars if (case, *bar) in times))
+    axes.set_xlim(right=20 * max(times[case, *bar][0] for case in cases for bar in bars if (case, *bar) in times))
     axes.set_xlabel("milliseconds, forward + backward")
     axes.set_yticks(range(len(cases)), [SIZES[case] for case in cases])
     axes.invert_yaxis()

@@ -210,6 +210,18 @@ def show(header: Iterable[str], lines: list[list[str]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
+def show_fields(rows: Sequence[Any], *without: str) -> None:
+    """A table of all fields of the rows, but for some."""
+    columns = [field.name for field in fields(rows[0]) if field.name not in without]
+    show(columns, [[_spoken(getattr(row, name)) for name in columns] for row in rows])
+
+
+def _spoken(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
 def show_rows(rows: list[Row]) -> None:
     def times(middle: float, fastest: float, ratio: float) -> list[str]:
         return [f"{middle:.3f}", f"{fastest:.3f}", f"{ratio:.2f}x"]

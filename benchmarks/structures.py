@@ -8,7 +8,7 @@ contenders take turns on the same inputs, and what a peer computes is compared w
 import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import median
@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import structmax
 from benchmarks.measure import peak_mib, take_turns
-from benchmarks.run import BUDGET_MS, CPU_THREADS, OURS, RESULTS, Stamp, save, show
+from benchmarks.run import BUDGET_MS, CPU_THREADS, OURS, RESULTS, Stamp, save, show_fields
 
 Inputs = tuple[Tensor, ...]
 # A log-partition (B,) of the inputs; the best structure; one draw.
@@ -468,8 +468,7 @@ def main() -> None:
     if not chosen:
         parser.error(f"nothing matches {options.only}; there are: " + ", ".join(case.title for case in CASES))
     rows = [row for case in chosen for row in time_case(case, options.device, options.rounds)]
-    columns = list(asdict(rows[0]))
-    show(columns, [[f"{v:.3g}" if isinstance(v, float) else str(v) for v in asdict(row).values()] for row in rows])
+    show_fields(rows)
     print(f"written to {save(rows, stamp, 'structures', options.results)}")
 
 
