@@ -3,6 +3,7 @@
 import itertools
 import math
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from cases import CASES as TABLE
 from torch import Tensor, nn
 
 import structmax
+from structmax.estimators import sparse
 from structmax.estimators.without_replacement import order_chances
 from structmax.testing import check_structure
 
@@ -730,8 +732,15 @@ def test_graphs_show_their_variables_by_name():
     assert "SparseSupport" not in str(refused.value)
 
 
-def test_many_best_structures_are_listed_only_where_they_have_probability() -> None:
+def test_many_best_structures_are_listed_only_where_they_have_probability(monkeypatch: pytest.MonkeyPatch) -> None:
     """The best 200 are as good as all of them, whether few or most have probability."""
+    asked, best = [], sparse.best
+
+    def recording(problem: Any, k: int) -> Any:
+        asked.append(k)
+        return best(problem, k)
+
+    monkeypatch.setattr(sparse, "best", recording)
     generator = torch.Generator().manual_seed(0)
     cost = torch.rand(200, generator=generator, dtype=torch.float64)
     for scale, most in ((0.0, 200), (0.01, 200), (0.1, 100), (1.0, 16), (50.0, 1)):
@@ -739,6 +748,9 @@ def test_many_best_structures_are_listed_only_where_they_have_probability() -> N
         result = structmax.expect(lambda y, _: y @ cost, x, structmax.Simplex(), structmax.estimators.SparseTopK(200))
         p = structmax.sparsemax(x)
         assert result.evaluations == (p > 0).sum() <= 3 * most
+        assert asked == {16: [16], 1: [16]}.get(most, asked)
+        assert asked[-1] >= (p > 0).sum(-1).max()
+        asked.clear()
         torch.testing.assert_close(result.value, p @ cost)
         torch.testing.assert_close(result.entropy, torch.special.entr(p).sum(-1))
         value, wanted = (torch.autograd.grad(v.sum(), x, retain_graph=True)[0] for v in (result.value, p @ cost))
@@ -755,3 +767,17 @@ def test_expectations_can_be_pickled(estimator):
     assert repr(again) == repr(result)
     torch.testing.assert_close(again.value, result.value)
     torch.testing.assert_close(again.entropy, result.entropy)
+
+
+def test_a_backend_that_is_named_takes_k_or_refuses_it_whatever_the_scores_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, best = [], sparse.best
+
+    def recording(problem: Any, k: int) -> Any:
+        asked.append(k)
+        return best(problem, k)
+
+    monkeypatch.setattr(sparse, "best", recording)
+    x, estimator = 50 * torch.arange(100.0), structmax.estimators.SparseTopK(40)
+    for backend, k in (("auto", 16), ("reference", 40)):
+        structmax.expect(lambda y, _: y.sum(-1), x, structmax.Simplex(), estimator, backend=backend)
+        assert asked.pop() == k

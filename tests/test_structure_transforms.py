@@ -231,3 +231,12 @@ def test_checkpoints_recompute_the_same_gradient(question):
         total = torch.utils.checkpoint.checkpoint(ask, *own, use_reentrant=False) if checkpointed else ask(*own)
         gradients.append(torch.autograd.grad(total, own))
     torch.testing.assert_close(*gradients)
+
+
+def test_best_values_have_exact_gradients_under_autocast():
+    x = torch.randn(3, 6, dtype=torch.float32, requires_grad=True)
+    weights = torch.linspace(1.001, 1.005, 5).unsqueeze(-1)
+    wanted = torch.autograd.grad((structmax.topk(x, structmax.Simplex(), 5).values * weights).sum(), x)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        got = torch.autograd.grad((structmax.topk(x, structmax.Simplex(), 5).values * weights).sum(), x)[0]
+    assert torch.equal(got, wanted)

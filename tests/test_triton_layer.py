@@ -9,6 +9,7 @@ pytest.importorskip("triton")
 
 import structmax
 from structmax.losses import few_inputs
+from structmax.structures.simplex import kernel_triton
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -70,6 +71,24 @@ def test_what_is_no_number():
     weight, bias = torch.ones_like(weight), torch.full_like(bias, -math.inf)
     weight[7, 0] = math.nan
     assert asked(hidden[:1], weight, bias, target[:1], torch.float32, "triton")[0].isnan().all()
+
+
+def test_targets_that_are_no_words():
+    hidden, weight, bias, target = layer(4, 70, 3)
+    target[:3] = torch.tensor([70, 200, -3])
+    loss = asked(hidden, weight, bias, target, torch.float32, "triton")[0] if DEVICE == "cuda" else None
+    found = kernel_triton.layer_loss(*(t.unsqueeze(0) for t in (hidden, weight, bias, target)), ignored=-100, rows=4)
+    assert found[0].isnan().tolist() == [[True, True, True, False]]
+    assert loss is None or loss.isnan().tolist() == [True, True, True, False]
+
+
+def test_rows_that_count_nothing_do_no_harm():
+    hidden, weight, bias, target = layer(5, 64, 3)
+    target[2] = -100
+    wanted = asked(hidden, weight, bias, target, torch.float32, "triton")
+    hidden[2] = math.nan
+    for ours, theirs in zip(asked(hidden, weight, bias, target, torch.float32, "triton"), wanted, strict=True):
+        assert torch.equal(ours, theirs)
 
 
 def test_the_same_bits_again():

@@ -164,21 +164,22 @@ def test_small_gradients_of_listed_words_in_half_precision(dtype: torch.dtype) -
     close(d_hidden[0, :2].double(), torch.tensor([-small / 2, small / 2], dtype=torch.float64), 1e-6)
 
 
-@pytest.mark.parametrize("words", [16, 40])
-@pytest.mark.parametrize("alpha", [1.5, 2.0])
-def test_rows_that_count_nothing_do_no_harm(words: int, alpha: float) -> None:
+@pytest.mark.parametrize("words", [16, 40, 64])
+@pytest.mark.parametrize(("alpha", "smoothing"), [(0.9, 0.0), (1.0, 0.0), (1.5, 0.0), (1.5, 0.1), (2.0, 0.0)])
+def test_rows_that_count_nothing_do_no_harm(words: int, alpha: float, smoothing: float) -> None:
     """Ignored, and no numbers; all words of the other rows have a probability, more than are listed or not."""
     tensors, target = layer(6, words), words_of(6, words)
     hidden, weight, bias = tensors
     with torch.no_grad():
         weight *= 0.001
         bias *= 0.001
-    plain = structmax.entmax_loss(F.linear(*tensors), target, alpha, reduction="none")
+    options: dict[str, Any] = {"alpha": alpha, "label_smoothing": smoothing}
+    plain = structmax.entmax_loss(F.linear(*tensors), target, **options, reduction="none")
     wanted = torch.autograd.grad(plain[[0, 1, 3, 4, 5]].mean(), tensors)
     target[2] = -100
     with torch.no_grad():
         hidden[2] = math.nan
-    loss = structmax.linear_entmax_loss(hidden, weight, target, alpha, bias=bias)
+    loss = structmax.linear_entmax_loss(hidden, weight, target, bias=bias, **options)
     for ours, theirs in zip(torch.autograd.grad(loss, tensors), wanted, strict=True):
         close(ours, theirs, 1e-12)
 
@@ -360,7 +361,7 @@ def test_a_layer_of_few_inputs(rows: int, words: int, size: int, backend: str) -
     hidden, weight, bias = tensors
     options: dict[str, Any] = {"alpha": 1.0, "reduction": "none", "backend": backend}
     loss = structmax.linear_entmax_loss(hidden, weight, target, bias=bias, **options)
-    # with a block of one row it goes another way
+    # with a block that is given it goes another way
     wanted = structmax.linear_entmax_loss(hidden, weight, target, bias=bias, block=max(1, rows), **options)
     close(loss, wanted, 1e-12)
     assert loss[rows // 2] == math.inf

@@ -53,7 +53,8 @@ class SparseTopK(AbstractEstimator):
         return ("topk",)
 
     def estimate(self, problem: Problem, f: Evaluations, generator: torch.Generator | None) -> Tensor:
-        k = min(self.k, FEW)
+        # a backend that was named should take k, or refuse it, whatever the scores are
+        k = min(self.k, FEW) if problem.backend == "auto" else self.k
         values, parts = best(problem, k)
         q = sparsemax(values)
         # Where the last of them has no probability, those behind it have none either.

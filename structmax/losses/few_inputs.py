@@ -46,14 +46,14 @@ class FewInputs(Function):
         given = tuple(t.unsqueeze(0) for t in (hidden, weight, bias, target))
         with torch.autocast(hidden.device.type, enabled=False):
             found = call(ROOM, "layer_loss", given, {"ignored": IGNORED, "rows": len(hidden)}, 3, backend)
-        ctx.save_for_backward(*given, *found[1:])
+        ctx.save_for_backward(hidden, weight, bias, target, *found[1:])
         ctx.backend = backend
         return found[0].squeeze(0)
 
     @staticmethod
     @once("A linear layer with its entmax loss")
     def backward(ctx: Any, d_loss: Tensor) -> tuple[Any, ...]:
-        given = *ctx.saved_tensors, d_loss.unsqueeze(0)
+        given = *(t.unsqueeze(0) for t in ctx.saved_tensors[:4]), *ctx.saved_tensors[4:], d_loss.unsqueeze(0)
         with torch.autocast(d_loss.device.type, enabled=False):
             gradients = call(ROOM, "layer_loss_pullback", given, {"ignored": IGNORED}, 3, ctx.backend)
         return *(gradient.squeeze(0) for gradient in gradients), None, None

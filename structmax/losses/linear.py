@@ -8,7 +8,7 @@ scores of the forward pass, that is one product of matrices where cross-entropy 
 
 Rows with many such words, and all rows where α ≤ 1, take the long way. From a score and the two numbers of its row the
 probability is recovered, so the backward pass goes through the words: it makes the scores of these rows for some words
-at a time, their gradient, and from that at once those of h, W and b.
+at a time, their gradient, and from that at once those of h, W and b. Few inputs at α = 1 have a file of their own.
 
 Label smoothing needs no scores: their mean over the words is h · mean(W) + mean(b). Its gradient is added at the end.
 """
@@ -104,10 +104,11 @@ class Lists(NamedTuple):
         return self.found <= self.words.shape[1]
 
 
-def listed(scores: Tensor, rows: Rows, alpha: float) -> Lists:
+def listed(scores: Tensor, rows: Rows, settings: Settings) -> Lists:
     """The words of a block of rows that have a probability."""
     most = max(FEW, scores.shape[1] // ONE_OF)
-    return Lists(*ask(ROOM, "entmax_support", (scores, rows.state), 1, "auto", alpha=alpha, most=most))
+    fields = {"alpha": settings.alpha, "most": most}
+    return Lists(*ask(ROOM, "entmax_support", (scores, rows.state), 1, settings.backend, **fields))
 
 
 class Gradients:
@@ -139,7 +140,7 @@ class Gradients:
     def add(self, which: Tensor | slice, rows: Rows, d_loss: Tensor) -> None:
         """Adds those of some rows, by all their words. No row of these was listed: theirs of h are 0 so far."""
         rows, d_loss = Rows(*(t[which] for t in rows)), d_loss[which]
-        layer = replace(self.layer, hidden=self.layer.hidden[which])
+        layer = replace(self.layer, hidden=_counted(self.layer.hidden[which], rows.target))
         d_hidden = torch.zeros_like(layer.hidden, dtype=layer.wide)
         for words, scores in layer.portions():
             here = rows._replace(target=among(rows.target, words.start, words.stop))
@@ -165,10 +166,16 @@ class Gradients:
             if hidden is not None:
                 hidden -= torch.outer(spread, layer.mean_word()[0]).to(hidden.dtype)
             if self.weight is not None:
-                self.weight -= (share @ layer.hidden.to(layer.wide)).to(self.weight.dtype)
+                hidden_states = _counted(layer.hidden, layer.target).to(layer.wide)
+                self.weight -= (share @ hidden_states).to(self.weight.dtype)
             if self.bias is not None:
                 self.bias -= share.sum().to(self.bias.dtype)
         return hidden, self.weight, self.bias
+
+
+def _counted(hidden: Tensor, target: Tensor) -> Tensor:
+    """Hidden states, zeros in rows that count nothing: these may hold anything, and 0 · NaN is none."""
+    return hidden.masked_fill((target == IGNORED).unsqueeze(-1), 0.0)
 
 
 def _entries(rows: Rows, lists: Lists, d_loss: Tensor, settings: Settings) -> tuple[Tensor, Tensor, Tensor]:
@@ -234,7 +241,7 @@ class LinearLoss(Function):
             for rows, scores in layer.blocks():
                 known.append(solve(scores, target[rows], plan.words, settings))
                 if plan.recorded and settings.alpha > 1:
-                    lists.append(listed(scores, known[-1], settings.alpha))
+                    lists.append(listed(scores, known[-1], settings))
             every = Rows(*map(torch.cat, zip(*known, strict=True)))
             ctx.save_for_backward(hidden, weight, bias, target, *every, *map(torch.cat, zip(*lists, strict=True)))
             mean = layer.mean_scores() if settings.label_smoothing > 0 else every.loss
@@ -294,7 +301,8 @@ def linear_entmax_loss(
         label_smoothing: share of the target spread evenly over the words.
         block: rows whose scores are in memory at a time; in the backward pass it is as many scores of some words. By
             default they are about as many numbers as the hidden states, or a sixteenth of all scores, if that is more
-            and of no more than 1,024 rows; on a GPU 16 million scores at least.
+            and of no more than 1,024 rows; on a GPU 16 million scores at least; and at α = 1 none at all where inputs
+            and words are few.
         group: the processes among which the words are split: weight and bias here are those of this process's words,
             any number of them, in the order of the processes. Hidden states and targets are the same for all, and so
             are the loss and the gradient of the hidden states. A weight that is a DTensor, split along its words, needs

@@ -10,7 +10,7 @@ from structmax.autograd import rule
 from structmax.contract import AbstractStructure, Scores
 from structmax.half import widened
 from structmax.outline import outline
-from structmax.parts import Tensors, countable, inner
+from structmax.parts import Tensors, countable, inner, scaled
 from structmax.problem import Problem
 
 
@@ -40,10 +40,8 @@ class Best(Function):
     @staticmethod
     def backward(ctx: Any, d_values: Tensor, *_: Tensor) -> tuple[Any, ...]:
         # Counts times half precision are rounded, and so would be each of many terms.
-        weights = widened(d_values).unsqueeze(1)
-        sums = (weights @ part.flatten(2) for part in widened(ctx.saved_tensors))
-        events = (part.shape[2:] for part in ctx.saved_tensors)
-        return None, None, *(s.reshape(len(s), *e).to(d_values.dtype) for s, e in zip(sums, events, strict=True))
+        terms = scaled(widened(d_values), widened(ctx.saved_tensors))
+        return None, None, *(term.sum(1).to(d_values.dtype) for term in terms)
 
     @staticmethod
     def jvp(ctx: Any, _: None, __: None, *tangents: Tensor) -> tuple[Any, ...]:

@@ -324,7 +324,9 @@ def layer_loss_pullback(
     state = torch.stack([peak.flatten(), log_mass.flatten()], -1)
     given = x.flatten(0, 1), state, target.flatten(), d_loss.flatten()
     d_x = entmax_gradient(*given, 1.0, ignored).reshape(x.shape)
-    return d_x @ weight, d_x.mT @ hidden, d_x.sum(1)
+    # a row that does not count may hold anything
+    counted = hidden.masked_fill((target == ignored).unsqueeze(-1), 0.0)
+    return d_x @ weight, d_x.mT @ counted, d_x.sum(1)
 
 
 # ---------------------------------------------------------------- attention

@@ -54,6 +54,8 @@ def lose(
         base = tl.where(higher == float("-inf"), 0.0, higher)
         mass = mass * tl.exp(peak - base) + tl.sum(tl.exp(b_x - base), 1, keep_dims=True)
         peak = higher
+    # No host has looked at the targets: one that is no word costs NaN.
+    chosen = tl.where((target >= 0) & (target < n), chosen, float("nan"))
     log_mass = tl.log(tl.where(mass == 0, 1.0, mass))
     # a NaN may not be the largest, but is in the sum
     peak = tl.where(mass == mass, peak, mass)
@@ -94,7 +96,8 @@ def pull(
         for i in tl.static_range(D):
             b_weight = tl.load(p_weight + i * n + o_word, mask=m_word, other=0.0)
             tl.store(p_d_hidden + o_row * D + i, tl.sum(b_d_x * b_weight, 1, keep_dims=True), mask=m_row)
-        b_hidden = tl.load(p_hidden + o_row * D + o_feature, mask=m_row & m_feature, other=0.0)
+        # a row that does not count may hold anything
+        b_hidden = tl.load(p_hidden + o_row * D + o_feature, mask=m_row & m_feature & counts, other=0.0)
         b_d_weight = tl.dot(tl.trans(b_hidden), b_d_x, b_d_weight, input_precision="tf32x3")
         b_d_bias += tl.sum(b_d_x, 0, keep_dims=True)
     i_part = tl.program_id(0).to(tl.int64)
@@ -119,7 +122,7 @@ def layer_loss_pullback(
     hidden: Tensor, weight: Tensor, bias: Tensor, target: Tensor, peak: Tensor, log_mass: Tensor, d_loss: Tensor,
     ignored: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """As in reference.py, in float32."""
+    """As in reference.py, in float32. A program holds all words: more than a few hundred are too many."""
     (B, rows, D), n = hidden.shape, weight.shape[1]
     tiles = -(-rows // PULLED)
     programs = max(1, min(PROGRAMS, tiles))
