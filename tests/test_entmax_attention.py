@@ -115,6 +115,11 @@ def test_compiles_whole_and_takes_half_precision():
             ValueError,
             "Scores and `attn_mask` should broadcast with one another, but are .*Try a mask",
         ),
+        (
+            lambda q, k, v: structmax.entmax_attention(q, k, v, [[True]]),
+            TypeError,
+            "`attn_mask` should be a torch tensor, but is a list",
+        ),
         (lambda q, k, v: structmax.entmax_attention(q, k, v, alpha=0.0), ValueError, "`alpha` should be"),
     ],
 )

@@ -8,7 +8,8 @@ import torch
 pytest.importorskip("triton")
 
 import structmax
-from structmax.mappings.attention_rules import is_fused
+from structmax.mappings import attention_rules
+from structmax.mappings.attention_rules import is_fused, tile
 from structmax.structures.simplex import kernel_triton, reference
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -72,6 +73,33 @@ def test_equals_the_scores(case):
 @pytest.mark.parametrize("size", [1, 5, 32, 80, 200])
 def test_heads_of_any_size(size):
     compare(*draw(queries=20, keys=33, size=size))
+
+
+# Shared memory of a program: Hopper, Ada, Turing.
+LARGE, SMALL, SMALLEST = 232_448, 101_376, 65_536
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "tiles"),
+    [
+        (64, torch.float16, [(64, 64), (64, 64), (64, 64)]),
+        (100, torch.bfloat16, [(64, 64), (64, 32), (32, 32)]),
+        (256, torch.float16, [(64, 32), (16, 16), (16, 16)]),
+        (64, torch.float32, [(32, 32), (32, 32), (32, 32)]),
+        (128, torch.float32, [(32, 32), (16, 16), (16, 16)]),
+        (256, torch.float32, [(16, 16), None, None]),
+    ],
+)
+def test_blocks_fit_the_shared_memory(size, dtype, tiles):
+    assert [tile(size, dtype, shared) for shared in (LARGE, SMALL, SMALLEST)] == tiles
+
+
+@pytest.mark.parametrize("size", [128, 200])
+def test_blocks_of_small_gpus(monkeypatch, size):
+    q, k, v = draw(heads=1, shared=1, size=size)
+    monkeypatch.setattr(attention_rules, "room", lambda _: SMALL)
+    assert is_fused(q, k, v, None, 0.0, False, None, False, 1.5, "triton") == (size == 128)
+    compare(q, k, v)
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 70), (33, 1), (31, 65)])

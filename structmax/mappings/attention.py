@@ -28,7 +28,8 @@ def entmax_attention(
 
     On a GPU, heads (B, H, N, D) of at most 256 numbers in float32 or narrower are read without keeping scores: beside
     the tokens there are nine bytes for each block of them, of 16 × 16 to 64 × 64, and blocks without a positive weight
-    are left out. That has first derivatives, for α above 1 and up to 2, without dropout, and where a mask that is added
+    are left out. (Small GPUs have smaller blocks, and keep the scores of heads of more than 128 numbers in float32.)
+    That has first derivatives, for α above 1 and up to 2, without dropout, and where a mask that is added
     needs no gradient. In all other cases scores are kept, as with backend="reference".
 
     Args:
@@ -58,6 +59,8 @@ def entmax_attention(
     """
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         check.floating(name, tensor)
+    if attn_mask is not None:
+        check.a_tensor("attn_mask", attn_mask)
     query, key, value = _as_autocast(query, key, value)
     if is_fused(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, alpha, backend):
         mask = None if attn_mask is None else attn_mask[(None,) * (4 - attn_mask.dim())]

@@ -17,6 +17,8 @@ from structmax.calling import call
 from structmax.mappings.entmax_rules import ROOM, Alpha, recall, remember
 
 LARGEST = 256
+# Queries and keys that a program has at a time, the most first.
+TILES = (64, 64), (64, 32), (32, 32), (16, 16)
 
 
 def is_fused(
@@ -49,6 +51,7 @@ def is_fused(
         not dropout_p
         and query.dtype in (torch.float16, torch.bfloat16, torch.float32)
         and D <= LARGEST
+        and tile(D, query.dtype, room(query.get_device())) is not None
         and key.shape == value.shape == (B, shared, K, D)
         and (H % shared == 0 if enable_gqa else shared == H)
         and not isinstance(scale, Tensor)
@@ -72,11 +75,27 @@ def _is_mask(mask: Tensor, shape: tuple[int, ...]) -> bool:
     )
 
 
-def tile(size: int, dtype: torch.dtype) -> dict[str, int]:
-    """How many queries and how many keys a program has at a time: as many as its registers hold."""
-    if dtype == torch.float32:
-        return {"queries": 32, "keys": 32} if size <= 128 else {"queries": 16, "keys": 16}
-    return {"queries": 64, "keys": 64 if size <= 128 else 32}
+def room(device: int) -> int:
+    """Bytes of shared memory that a program may have on a GPU; no limit on the CPU, where the interpreter runs."""
+    if device < 0:
+        return 1 << 62
+    properties: Any = torch.cuda.get_device_properties(device)
+    return getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block)
+
+
+# A compiler takes the number as it is.
+room._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def tile(size: int, dtype: torch.dtype, shared: int) -> tuple[int, int] | None:
+    """How many queries and keys a program has at a time: as many as fit its registers and its shared memory, if any."""
+    most = (2 if dtype == torch.float32 else 0) + (size > 128)
+    padded = max(16, 1 << (size - 1).bit_length())
+    for queries, keys in TILES[most:]:
+        # queries and their cotangents; keys and values twice, since the next ones are fetched early; and weights
+        if (2 * queries + 5 * keys) * padded * dtype.itemsize <= shared:
+            return queries, keys
+    return None
 
 
 class Attention(Function):
@@ -115,7 +134,9 @@ def asked(q: Tensor, mask: Tensor | None, alpha: Alpha, scale: float, causal: bo
     """What both passes are asked with."""
     fields = {"alpha": alpha, "scale": scale, "causal": causal, "rows": q.shape[1] * q.shape[2]}
     given = {} if mask is None else {"mask": mask}
-    return fields | given | tile(q.shape[-1], q.dtype)
+    sizes = tile(q.shape[-1], q.dtype, room(q.get_device()))
+    assert sizes is not None
+    return fields | given | {"queries": sizes[0], "keys": sizes[1]}
 
 
 attention_rule = rule(Attention)
