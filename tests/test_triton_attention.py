@@ -97,7 +97,7 @@ def test_blocks_fit_the_shared_memory(size, dtype, tiles):
 @pytest.mark.parametrize("size", [128, 200])
 def test_blocks_of_small_gpus(monkeypatch, size):
     q, k, v = draw(heads=1, shared=1, size=size)
-    monkeypatch.setattr(attention_rules, "room", lambda _: SMALL)
+    monkeypatch.setattr(attention_rules, "shared_memory", lambda _: SMALL)
     assert is_fused(q, k, v, None, 0.0, False, None, False, 1.5, "triton") == (size == 128)
     compare(q, k, v)
 

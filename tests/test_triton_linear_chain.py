@@ -290,3 +290,16 @@ def test_a_search_of_sequences_that_ends_early(monkeypatch):
             backend="triton",
         )
     assert int(result.iterations.max()) == 3
+
+
+@pytest.mark.parametrize("shared", [232_448, 166_912, 101_376, 65_536])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("labels", [3, 32, 64, 128, 500])
+def test_matrices_that_are_loaded_ahead_fit_the_shared_memory(monkeypatch, labels, dtype, shared):
+    monkeypatch.setattr(kernel_triton, "shared_memory", lambda _: shared)
+    unary = torch.empty(2, 5, labels, dtype=dtype)
+    sizes = kernel_triton._sizes(unary, unary.new_empty(2, 4, labels, labels))
+    for matrices in (1, 2):
+        (_, span, strip, stages), _ = sizes.walk(matrices)
+        assert 1 <= stages <= 4
+        assert (stages - 1) * span * strip * matrices * dtype.itemsize + kernel_triton.SPARE <= shared

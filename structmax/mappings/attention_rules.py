@@ -15,6 +15,7 @@ from structmax.autograd import once, rule
 from structmax.backends import answers
 from structmax.calling import call
 from structmax.mappings.entmax_rules import ROOM, Alpha, recall, remember
+from structmax.numerics.kernel_triton import shared_memory
 
 LARGEST = 256
 # Queries and keys that a program has at a time, the most first.
@@ -51,7 +52,7 @@ def is_fused(
         not dropout_p
         and query.dtype in (torch.float16, torch.bfloat16, torch.float32)
         and D <= LARGEST
-        and tile(D, query.dtype, room(query.get_device())) is not None
+        and tile(D, query.dtype, shared_memory(query.get_device())) is not None
         and key.shape == value.shape == (B, shared, K, D)
         and (H % shared == 0 if enable_gqa else shared == H)
         and not isinstance(scale, Tensor)
@@ -73,18 +74,6 @@ def _is_mask(mask: Tensor, shape: tuple[int, ...]) -> bool:
     return (
         fits and mask.dim() <= 4 and not mask.requires_grad and (mask.dtype == torch.bool or mask.is_floating_point())
     )
-
-
-def room(device: int) -> int:
-    """Bytes of shared memory that a program may have on a GPU; no limit on the CPU, where the interpreter runs."""
-    if device < 0:
-        return 1 << 62
-    properties: Any = torch.cuda.get_device_properties(device)
-    return getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block)
-
-
-# A compiler takes the number as it is.
-room._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def tile(size: int, dtype: torch.dtype, shared: int) -> tuple[int, int] | None:
@@ -134,7 +123,7 @@ def asked(q: Tensor, mask: Tensor | None, alpha: Alpha, scale: float, causal: bo
     """What both passes are asked with."""
     fields = {"alpha": alpha, "scale": scale, "causal": causal, "rows": q.shape[1] * q.shape[2]}
     given = {} if mask is None else {"mask": mask}
-    sizes = tile(q.shape[-1], q.dtype, room(q.get_device()))
+    sizes = tile(q.shape[-1], q.dtype, shared_memory(q.get_device()))
     assert sizes is not None
     return fields | given | {"queries": sizes[0], "keys": sizes[1]}
 

@@ -1,4 +1,4 @@
-"""What every Triton kernel shares: the one way to launch it, and the precision it computes in at least."""
+"""What every Triton kernel shares: the one way to launch it, and the shared memory that it may have."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -53,3 +53,15 @@ def launch(
     # The interpreter compiles nothing.
     if compiled is not None:
         _compiled[key] = compiled
+
+
+def shared_memory(device: int) -> int:
+    """Bytes that a program may have on a GPU; no limit on the CPU, where the interpreter runs."""
+    if device < 0:
+        return 1 << 62
+    properties: Any = torch.cuda.get_device_properties(device)
+    return getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block)
+
+
+# A compiler takes the number as it is.
+shared_memory._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from structmax.numerics.kernel_triton import active_set, launch
+from structmax.numerics.kernel_triton import active_set, launch, shared_memory
 from structmax.numerics.kernel_triton.blanks import fill
 from structmax.numerics.kernel_triton.paths import trace
 from structmax.numerics.kernel_triton.searches import few_instances, few_searches
@@ -40,8 +40,8 @@ from structmax.structures.linear_chain.kernel_triton.walks import count_pairs, m
 
 # Entries of the largest tile that a program of a walk holds, and the side of those that transitions are written in.
 WALKED, SIDE = 16384, 64
-# Bytes of shared memory for matrices that are loaded ahead.
-AHEAD = 163840
+# Bytes of shared memory for matrices that are loaded ahead, and those that are left for all else.
+AHEAD, SPARE = 163840, 16384
 # Programs of a warp or a few with which a GPU is busy.
 BUSY = 1056
 # The most labels, rounded up to a power of two, with which a best structure takes one launch, and a sparse map few.
@@ -95,6 +95,8 @@ class _Sizes(NamedTuple):
     strip: int
     # the positions of a segment, where they are walked side by side
     segment: int | None
+    # bytes of shared memory
+    room: int
 
     @property
     def double(self) -> bool:
@@ -102,9 +104,10 @@ class _Sizes(NamedTuple):
 
     def walk(self, matrices: int = 1) -> tuple[tuple[int, int, int, int], int]:
         """C, SPAN, TILE and STAGES of a walk, and warps: few, since they wait for each other at every step."""
-        words = self.span * self.strip * matrices * self.wide.itemsize // 4
-        stages = AHEAD // (4 * words)
-        return (self.C, self.span, self.strip, max(1, min(4, stages))), max(1, min(8, words // 2048))
+        size = self.span * self.strip * matrices * self.wide.itemsize
+        # all but one of them are loaded ahead
+        stages = min(4, AHEAD // size, 1 + (self.room - SPARE) // size)
+        return (self.C, self.span, self.strip, max(1, stages)), max(1, min(8, size // 8192))
 
     def rows(self) -> tuple[int, int]:
         """How many rows of labels a program has, and warps."""
@@ -122,7 +125,8 @@ def _sizes(unary: Tensor, pairwise: Tensor, walked: int = WALKED) -> _Sizes:
     wide = torch.promote_types(unary.dtype, torch.float32)
     strip = max(1, min(span, walked // span))
     segment = _segment(B, N, C, span) if strip == span else None
-    return _Sizes(B, N, C, pairwise.dim() == 3, wide, span, strip, segment)
+    room = shared_memory(unary.get_device())
+    return _Sizes(B, N, C, pairwise.dim() == 3, wide, span, strip, segment, room)
 
 
 def _segment(B: int, N: int, C: int, span: int) -> int | None:
@@ -340,7 +344,7 @@ def _paths(
     unary: Tensor, pairwise: Tensor, noise: Tensor | None, lengths: Tensor, sizes: _Sizes
 ) -> tuple[Tensor, Tensor]:
     """The best structure, or draws by noise: (B, S, …)."""
-    B, N, C, shared, _, span, strip, _ = sizes
+    B, N, C, shared, _, span, strip, *_ = sizes
     S, K = (1, 0) if noise is None else noise.shape[1:]
     value, alpha, reach, share, _ = _walk(unary, pairwise, lengths, sizes, best=noise is None, shares=noise is not None)
     pointer = torch.empty(B, S, N, C, dtype=torch.int32, device=unary.device)
