@@ -732,15 +732,22 @@ def test_graphs_show_their_variables_by_name():
     assert "SparseSupport" not in str(refused.value)
 
 
-def test_many_best_structures_are_listed_only_where_they_have_probability(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The best 200 are as good as all of them, whether few or most have probability."""
-    asked, best = [], sparse.best
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many of the best structures are listed, call by call."""
+    counts: list[int] = []
+    best = sparse.best
 
     def recording(problem: Any, k: int) -> Any:
-        asked.append(k)
+        counts.append(k)
         return best(problem, k)
 
     monkeypatch.setattr(sparse, "best", recording)
+    return counts
+
+
+def test_many_best_structures_are_listed_only_where_they_have_probability(asked: list[int]) -> None:
+    """The best 200 are as good as all of them, whether few or most have probability."""
     generator = torch.Generator().manual_seed(0)
     cost = torch.rand(200, generator=generator, dtype=torch.float64)
     for scale, most in ((0.0, 200), (0.01, 200), (0.1, 100), (1.0, 16), (50.0, 1)):
@@ -769,14 +776,7 @@ def test_expectations_can_be_pickled(estimator):
     torch.testing.assert_close(again.entropy, result.entropy)
 
 
-def test_a_backend_that_is_named_takes_k_or_refuses_it_whatever_the_scores_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, best = [], sparse.best
-
-    def recording(problem: Any, k: int) -> Any:
-        asked.append(k)
-        return best(problem, k)
-
-    monkeypatch.setattr(sparse, "best", recording)
+def test_a_backend_that_is_named_takes_k_or_refuses_it_whatever_the_scores_are(asked: list[int]) -> None:
     x, estimator = 50 * torch.arange(100.0), structmax.estimators.SparseTopK(40)
     for backend, k in (("auto", 16), ("reference", 40)):
         structmax.expect(lambda y, _: y.sum(-1), x, structmax.Simplex(), estimator, backend=backend)
