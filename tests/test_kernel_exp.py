@@ -1,4 +1,4 @@
-"""exp as kernels compute it in float64, also inside of code that may sum in any order."""
+"""exp as kernels compute it, also inside of code that may sum in any order."""
 
 import numpy as np
 import pytest
@@ -42,3 +42,11 @@ def test_the_ends(applied):
     torch.testing.assert_close(
         applied(x), torch.tensor([0.0, least, least, np.nan], dtype=torch.float64), rtol=1e-14, atol=0, equal_nan=True
     )
+
+
+def test_float32():
+    x = torch.cat([torch.linspace(-86.9, 88, 5000), torch.tensor([0.0, -0.0, 1e-30, -np.inf, -88.0, np.nan])])
+    out = np.empty(len(x), np.float32)
+    over_numbers(exp)(x.numpy(), out)
+    expected = torch.where(x < -87, 0.0, x.double().exp())
+    torch.testing.assert_close(torch.from_numpy(out).double(), expected, rtol=2e-7, atol=0, equal_nan=True)

@@ -1,4 +1,4 @@
-"""A vector times a small matrix, and the pullback of that: each goes through the matrix once.
+"""A vector times a small matrix, exponentials of that, and its pullback: each goes through the matrix once.
 
 Matrices have a column for each outcome, and whole blocks of them; arrays are contiguous. Nothing is bounds-checked.
 """
@@ -9,6 +9,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from structmax.numerics.kernel_numba.exp import emit_exp
 from structmax.numerics.kernel_numba.llvm import (
     BLOCK,
     blocks_in,
@@ -31,8 +32,29 @@ from structmax.numerics.kernel_numba.llvm import (
 
 def _arrays(context, builder, signature, args):
     """Where each array begins, and how many numbers it has."""
-    given = list(zip(signature.args, args, strict=True))
+    given = list(zip(signature.args, args, strict=False))
     return tuple([of(context, builder, *array) for array in given] for of in (data_of, size_of))
+
+
+def _emit_affine(context, builder, signature, args, change):
+    """Stores change(bias + x · matrix), a vector at a time; the largest of the products that is a number, or −inf."""
+    (p_x, p_matrix, p_bias, p_z), (rows, _, columns, _) = _arrays(context, builder, signature, args)
+    kind = vector_of(context, signature.args[1])
+
+    def block(peaks, index):
+        place = builder.mul(index, constant(BLOCK))
+
+        def add_row(totals, k):
+            factor = splat(builder, kind, builder.load(offset(builder, p_x, k)))
+            weights = load(builder, p_matrix, builder.add(builder.mul(k, columns), place), kind)
+            return [multiply_add(builder, factor, weights, totals[0])]
+
+        (values,) = fold(builder, constant(0), rows, [load(builder, p_bias, place, kind)], add_row)
+        store(builder, change(kind, values), p_z, place)
+        return [larger(builder, values, peaks[0])]
+
+    (peaks,) = fold(builder, constant(0), blocks_in(builder, columns), [fill(kind, -math.inf)], block)
+    return choose_lane(builder, peaks, larger)
 
 
 @intrinsic
@@ -40,26 +62,44 @@ def affine(typingctx, x, matrix, bias, z):
     """z = bias + x · matrix; returns the largest entry that is a number, −inf if there is none."""
 
     def codegen(context, builder, signature, args):
-        (p_x, p_matrix, p_bias, p_z), (rows, _, columns, _) = _arrays(context, builder, signature, args)
-        kind = vector_of(context, signature.args[1])
-
-        def block(peaks, index):
-            place = builder.mul(index, constant(BLOCK))
-
-            def add_row(totals, k):
-                factor = splat(builder, kind, builder.load(offset(builder, p_x, k)))
-                weights = load(builder, p_matrix, builder.add(builder.mul(k, columns), place), kind)
-                return [multiply_add(builder, factor, weights, totals[0])]
-
-            (values,) = fold(builder, constant(0), rows, [load(builder, p_bias, place, kind)], add_row)
-            store(builder, values, p_z, place)
-            return [larger(builder, values, peaks[0])]
-
-        blocks = blocks_in(builder, columns)
-        (peaks,) = fold(builder, constant(0), blocks, [fill(kind, -math.inf)], block)
-        return choose_lane(builder, peaks, larger)
+        return _emit_affine(context, builder, signature, args, lambda _, values: values)
 
     return x.dtype(x, matrix, bias, z), codegen
+
+
+@intrinsic
+def affine_exp(typingctx, x, matrix, bias, z, peak, scale):
+    """z = scale · exp(bias + x · matrix − peak); returns what `affine` does."""
+
+    def codegen(context, builder, signature, args):
+        *arrays, peak, scale = args
+
+        def change(kind, values):
+            power = emit_exp(builder, builder.fsub(values, splat(builder, kind, peak)))
+            return builder.fmul(power, splat(builder, kind, scale))
+
+        return _emit_affine(context, builder, signature, arrays, change)
+
+    return x.dtype(x, matrix, bias, z, peak, scale), codegen
+
+
+@intrinsic
+def sum_of_exp(typingctx, z, peak):
+    """Σ exp(z − peak)"""
+
+    def codegen(context, builder, signature, args):
+        (p_z,), (size,) = _arrays(context, builder, signature, args[:1])
+        kind = vector_of(context, signature.args[0])
+        peaks = splat(builder, kind, args[1])
+
+        def block(totals, index):
+            values = load(builder, p_z, builder.mul(index, constant(BLOCK)), kind)
+            return [builder.fadd(totals[0], emit_exp(builder, builder.fsub(values, peaks)))]
+
+        (totals,) = fold(builder, constant(0), blocks_in(builder, size), [fill(kind, 0.0)], block)
+        return sum_lanes(builder, totals)
+
+    return z.dtype(z, peak), codegen
 
 
 @intrinsic

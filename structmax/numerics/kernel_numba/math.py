@@ -10,25 +10,18 @@ from numba import types
 from numba.extending import intrinsic, overload
 
 from structmax.numerics.kernel_numba import compiled
+from structmax.numerics.kernel_numba.exp import exp as vectorised_exp
 
 _ONE = np.float32(1)
 _HALF = np.float32(0.5)
-_LOG2_E = np.float32(1.4426950408889634)
 # log 2 in two parts: the first has few bits, so that its product with a small integer is exact.
 _LOG_2_HIGH = np.float32(0.693359375)
 _LOG_2_LOW = np.float32(-2.12194440054690583e-4)
-# Adding 1.5 · 2²³ leaves the nearest integer in the low bits of the pattern.
-_ROUND = np.float32(12582912.0)
-_ROUND_BITS = np.int32(0x4B400000)
-# Below this exp is as good as 0; it keeps 2^k a normal number.
-_EXP_LOWEST = np.float32(-87.0)
 _LOG_LARGEST = np.float32(2.0**126)
 _SQRT_HALF_BITS = np.int32(0x3F3504F3)
 _MANTISSA = np.int32(23)
 _EXPONENT_OF_ONE = np.int32(127)
 
-# exp f = 1 + f + f² P(f) on |f| ≤ log(2)/2, relative error 5e-9
-_E0, _E1, _E2, _E3, _E4 = (np.float32(c) for c in (0.49999994, 0.16666515, 0.041668456, 0.0083694197, 0.0013813140))
 # log(1 + f) = f − f²/2 + f³ P(f) on √½ ≤ 1 + f ≤ √2, relative error 6e-9
 _L0, _L1, _L2, _L3, _L4, _L5, _L6, _L7 = (
     np.float32(c)
@@ -50,16 +43,6 @@ def _from_bits(typingctx, value):
         return builder.bitcast(args[0], context.get_value_type(types.float32))
 
     return types.float32(types.int32), codegen
-
-
-@compiled("contract")
-def _exp_float32(x):
-    shifted = x * _LOG2_E + _ROUND
-    k = shifted - _ROUND
-    f = (x - k * _LOG_2_HIGH) - k * _LOG_2_LOW
-    series = _ONE + (f + f * f * (_E0 + f * (_E1 + f * (_E2 + f * (_E3 + f * _E4)))))
-    power = series * _from_bits(np.int32(np.int32(_bits(shifted) - _ROUND_BITS + _EXPONENT_OF_ONE) << _MANTISSA))
-    return np.float32(0) if x < _EXP_LOWEST else power
 
 
 @compiled("contract")
@@ -115,7 +98,7 @@ def log1p(x):
 
 @overload(exp)
 def _exp(x):
-    return (lambda x: _exp_float32(x)) if x == types.float32 else (lambda x: _exp_float64(x))
+    return (lambda x: vectorised_exp(x)) if x == types.float32 else (lambda x: _exp_float64(x))
 
 
 @overload(log)

@@ -11,14 +11,15 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from structmax.contract import returns
-from structmax.numerics.kernel_numba import compiled, kernel, over_rows
-from structmax.numerics.kernel_numba.affine import affine, affine_pullback
+from structmax.numerics.kernel_numba import kernel, over_rows
+from structmax.numerics.kernel_numba.affine import affine, affine_exp, affine_pullback, sum_of_exp
 from structmax.numerics.kernel_numba.llvm import BLOCK
-from structmax.numerics.kernel_numba.math import exp
 
 # Gradients of the weights are added up in the dtype over so many rows, or as many as there are words, which keeps what
 # is written below the size of the hidden states. Sums over these blocks are float64.
 FEWEST_ROWS = 512
+# A sum of exponentials waits for the largest score of its row: the scores of other rows are made in the meantime.
+TOGETHER = 16
 
 
 def _whole_blocks(weight, bias):
@@ -27,41 +28,29 @@ def _whole_blocks(weight, bias):
     return pad(weight.mT, more).contiguous(), pad(bias, more, value=-math.inf)
 
 
-@compiled("contract")
-def _fill_exp(z, peak, scale):
-    for j in range(z.size):
-        z[j] = exp(z[j] - peak) * scale
-
-
-@compiled("contract", "reassoc")
-def _sum(z):
-    s = z.dtype.type(0)
-    for j in range(z.size):
-        s += z[j]
-    return s
-
-
 @kernel()
-def _loss_rows(start, stop, hidden, weight, bias, target, ignored, n, loss, peaks, logs):
-    rows = hidden.shape[1]
-    z = np.empty(weight.shape[2], weight.dtype)
-    for place in range(start, stop):
-        b, i = divmod(place, rows)
-        hit = target[b, i]
-        loss[b, i], peaks[b, i], logs[b, i] = 0, 0, 0
-        if hit == ignored:
-            continue
-        peak = affine(hidden[b, i], weight[b], bias[b], z)
-        # Inside a compiled graph nobody has looked at the targets: one that is no word costs NaN.
-        chosen = z[hit] if 0 <= hit < n else z.dtype.type(np.nan)
-        if peak == -np.inf:
-            # inf, or NaN if any score is, and then probabilities are too
-            loss[b, i] = -_sum(z[:n])
-            logs[b, i] = loss[b, i] if loss[b, i] != np.inf else 0
-            continue
-        _fill_exp(z[:n], peak, z.dtype.type(1))
-        peaks[b, i], logs[b, i] = peak, math.log(_sum(z[:n]))
-        loss[b, i] = (peak - chosen) + logs[b, i]
+def _loss_rows(start, stop, hidden, weight, bias, target, ignored, rows, n, loss, peaks, logs):
+    z = np.empty((TOGETHER, weight.shape[2]), weight.dtype)
+    for first in range(start, stop, TOGETHER):
+        several = range(first, min(first + TOGETHER, stop))
+        for i in several:
+            hit, b = target[i], i // rows
+            loss[i], peaks[i], logs[i] = 0, 0, 0
+            if hit != ignored:
+                peaks[i] = affine(hidden[i], weight[b], bias[b], z[i - first])
+                # Inside a compiled graph nobody has looked at the targets: one that is no word costs NaN.
+                loss[i] = z[i - first, hit] if 0 <= hit < n else np.nan
+        for i in several:
+            if target[i] == ignored:
+                continue
+            peak, chosen = peaks[i], loss[i]
+            if peak > -np.inf:
+                logs[i] = math.log(sum_of_exp(z[i - first], peak))
+                loss[i] = (peak - chosen) + logs[i]
+            else:
+                # inf, or NaN if any score is, and then probabilities are too
+                peaks[i], loss[i] = 0, -z[i - first, :n].sum()
+                logs[i] = loss[i] if loss[i] != np.inf else 0
 
 
 @kernel()
@@ -80,10 +69,10 @@ def _pullback_blocks(
             if hit == ignored or amount == 0:
                 d_hidden[b, i] = 0
                 continue
-            wanted = affine(hidden[b, i], weight[b], bias[b], z) > -np.inf and 0 <= hit < n
-            _fill_exp(z[:n], peaks[b, i], z.dtype.type(amount * math.exp(-logs[b, i])))
+            scale = z.dtype.type(amount * math.exp(-logs[b, i]))
+            largest = affine_exp(hidden[b, i], weight[b], bias[b], z, peaks[b, i], scale)
             z[n:] = 0
-            if wanted:
+            if largest > -np.inf and 0 <= hit < n:
                 z[hit] -= amount
             affine_pullback(z, hidden[b, i], weight[b], d_hidden[b, i], of_weight, of_bias)
 
@@ -93,9 +82,9 @@ def layer_loss(
     hidden: Tensor, weight: Tensor, bias: Tensor, target: Tensor, ignored: int, rows: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """log Σ exp x − x[target], max x and log Σ exp (x − max x) of the scores x = hidden weightᵀ + bias: (B, rows)."""
-    n, out = weight.shape[1], [hidden.new_empty(len(hidden), rows) for _ in range(3)]
-    given = hidden, *_whole_blocks(weight, bias), target
-    arrays = *(t.numpy() for t in given), ignored, n, *(t.numpy() for t in out)
+    n, out = weight.shape[1], hidden.new_empty(3, len(hidden), rows)
+    given = hidden.flatten(0, 1), *_whole_blocks(weight, bias), target.flatten()
+    arrays = *(t.numpy() for t in given), ignored, rows, n, *out.flatten(1).numpy()
     over_rows(_loss_rows, len(hidden) * rows, rows * weight.numel(), *arrays)
     return out[0], out[1], out[2]
 
