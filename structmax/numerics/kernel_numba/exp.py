@@ -5,7 +5,6 @@ from functools import reduce
 from typing import NamedTuple
 
 from llvmlite import ir
-from numba import types
 from numba.extending import intrinsic
 
 from structmax.numerics.kernel_numba import compiled
