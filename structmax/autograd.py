@@ -18,6 +18,16 @@ def recorded(tensors: tuple[Tensor, ...]) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
+def is_plain() -> bool:
+    """Whether autograd records what is computed, and no compiler or transform sees it."""
+    return (
+        torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+        and not torch._C._are_functorch_transforms_active()
+        and forward_ad._current_level < 0
+    )
+
+
 def rule(function: type[Function], *, fold: bool = False) -> Callable[..., Any]:
     """Turns an autograd.Function into the differentiable call it describes.
 

@@ -123,6 +123,28 @@ def test_total_and_its_gradient(alpha, n, mean):
         torch.testing.assert_close(again, want, atol=1e-15, rtol=0)
 
 
+@pytest.mark.parametrize("mean", [True, False])
+@pytest.mark.parametrize(("alpha", "n"), [(a, n) for a, n in CASES if n in (7, 4200)])
+def test_total_and_gradient_at_once(alpha, n, mean):
+    x = rows(n)[[0, 1, 2, 3, 5, 6]]
+    target = torch.tensor([0, n - 1, -2, n // 2, n // 2, -2])
+    # an ignored row may hold anything
+    x[2] = math.nan
+    for kept, dtype, atol in (
+        (slice(None), torch.float64, 1e-11),
+        (slice(None), torch.float32, 2e-3 if alpha > 2 else 2e-4),
+        (slice(0, 2), torch.float64, 1e-11),
+        (slice(2, 3), torch.float64, 1e-11),
+        (slice(0, 0), torch.float64, 1e-11),
+    ):
+        part, to = x[kept].to(dtype), target[kept]
+        found = kernel_triton.entmax_total_and_gradient(part.to(DEVICE), to.to(DEVICE), alpha, -2, mean)
+        wanted = reference.entmax_total_and_gradient(part.double(), to, alpha, -2, mean)
+        for got, want in zip(found, wanted, strict=True):
+            assert got.dtype == dtype
+            torch.testing.assert_close(got.double().cpu(), want, atol=atol, rtol=atol, equal_nan=True)
+
+
 @pytest.mark.parametrize("few", [kernel_triton.FEW, 1000])
 def test_many_rows_are_added_up_without_loss(few, monkeypatch):
     """In several turns of the one program that does it, or by torch where they are more than that should do."""
@@ -151,8 +173,11 @@ def test_a_total_keeps_what_is_not_finite():
     total, state, count = kernel_triton.entmax_total(x, target, 1.5, -100, True)
     assert total.isnan()
     gradient = kernel_triton.entmax_total_gradient(x, state, target, torch.ones((), device=DEVICE), count, 1.5, -100)
-    assert gradient[2].isnan().all()
-    assert gradient[:2].isfinite().all()
+    total, at_once = kernel_triton.entmax_total_and_gradient(x, target, 1.5, -100, True)
+    assert total.isnan()
+    for found in (gradient, at_once):
+        assert found[2].isnan().all()
+        assert found[:2].isfinite().all()
 
 
 @pytest.mark.parametrize("alpha", [1.5, 0.6, 1.0, 1.3, 2.0])

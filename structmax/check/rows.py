@@ -183,12 +183,14 @@ def hard_target(target: Tensor, x: Tensor, ignore_index: int, classes: int | Non
     target = target.long()
     if readable(target) and target.numel():
         n = x.shape[-1] if classes is None else classes
-        wrong = (target != ignore_index) & ((target < 0) | (target >= n))
-        if bool(wrong.any()):
-            raise ValueError(
-                f"`target` should lie between 0 and {n - 1} or be ignore_index={ignore_index}, "
-                f"but holds {int(target[wrong][0])}."
-            )
+        lowest, highest = map(int, target.aminmax())
+        if lowest < 0 or highest >= n:
+            wrong = target[(target != ignore_index) & ((target < 0) | (target >= n))]
+            if wrong.numel():
+                raise ValueError(
+                    f"`target` should lie between 0 and {n - 1} or be ignore_index={ignore_index}, "
+                    f"but holds {int(wrong[0])}."
+                )
     return target
 
 

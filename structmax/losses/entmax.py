@@ -1,7 +1,8 @@
 """Fenchel-Young losses: value + Ω(y) − ⟨x, y⟩, whose gradient is the point minus the target.
 
 For an integer target Ω(y) is a constant of the mapping (0 for entmax, 1 for normmax), and loss and gradient come from
-`EntmaxValue` and `EntmaxTotal`: one pass over the scores forward, one backward, no probabilities kept in between. Class
+`EntmaxValue` and `EntmaxTotal`: one pass over the scores forward, one backward, no probabilities kept in between. A
+small batch has both at once. Class
 weights, label smoothing, ignored targets and reductions mean what they mean in `torch.nn.functional.cross_entropy`.
 """
 
@@ -15,7 +16,7 @@ from structmax import check
 from structmax.half import widened
 from structmax.losses.split import Settings, split_loss
 from structmax.losses.words import is_dtensor
-from structmax.mappings.entmax_rules import NOTHING, entmax_total_rule, entmax_value_rule
+from structmax.mappings.entmax_rules import NOTHING, entmax_total, entmax_value_rule
 from structmax.mappings.normmax import normmax_value
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def entmax_loss(
     def value(x: Tensor, index: Tensor, ignored: int, reduction: str) -> Tensor:
         if reduction == "none":
             return entmax_value_rule(x, index, float(alpha), ignored, backend)[0]
-        return entmax_total_rule(x, index, float(alpha), ignored, index.dim(), reduction == "mean", backend)[0]
+        return entmax_total(x, index, float(alpha), ignored, reduction == "mean", backend)
 
     return _fenchel_young(
         scores,

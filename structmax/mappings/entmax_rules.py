@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function, forward_ad
 
-from structmax.autograd import recorded, rule
+from structmax.autograd import is_plain, plain_apply, recorded, rule
+from structmax.backends import HALF
 from structmax.calling import ask
 from structmax.structures.simplex import Simplex
 
@@ -266,6 +267,44 @@ class EntmaxTotal(Function):
 
 
 entmax_total_rule = rule(EntmaxTotal)
+
+
+class SmallTotal(Function):
+    """The total of `EntmaxTotal` for few numbers: its gradient is made with it and kept, by one call of a kernel.
+
+    What a small batch costs is the calls, not the memory. For plain calls only, which no transform sees.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, target: Tensor, alpha: float, ignored: int, mean: bool, backend: str) -> Tensor:
+        tensors, fields = (x, target), {"alpha": alpha, "ignored": ignored, "mean": mean}
+        total, d_x = ask(ROOM, "entmax_total_and_gradient", tensors, target.dim(), backend, **fields)
+        ctx.save_for_backward(x, target, d_x)
+        ctx.settings = alpha, ignored, target.dim(), mean, backend
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, d_total: Tensor) -> tuple[Any, ...]:
+        x, target, d_x = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            # by the rules that have derivatives of their own
+            total, *_ = entmax_total_rule(x, target, *ctx.settings)
+            (d_x,) = torch.autograd.grad(total, x, d_total, create_graph=True)
+        else:
+            d_x = d_x * d_total
+        return d_x, None, None, None, None, None
+
+
+_small_total = plain_apply(SmallTotal)
+# Most numbers of a batch whose gradient is made with its loss.
+SMALL = 4096
+
+
+def entmax_total(x: Tensor, target: Tensor, alpha: float, ignored: int, mean: bool, backend: str) -> Tensor:
+    """The values of all rows of x, less the scores of their targets, added up; or their mean over those that count."""
+    if x.numel() <= SMALL and x.requires_grad and x.dtype not in HALF and is_plain():
+        return _small_total(x, target, alpha, ignored, mean, backend)
+    return entmax_total_rule(x, target, alpha, ignored, target.dim(), mean, backend)[0]
 
 
 def _total(values: Tensor, rows: int) -> Tensor:

@@ -257,6 +257,15 @@ def entmax_total_gradient(
     return entmax_gradient(x, state, target, (d_total / count).expand(len(x)), alpha, ignored)
 
 
+@returns("total", "parts")
+def entmax_total_and_gradient(
+    x: Tensor, target: Tensor, alpha: float, ignored: int, mean: bool
+) -> tuple[Tensor, Tensor]:
+    """`entmax_total` and its gradient: a scalar () and (B, n)."""
+    total, state, count = entmax_total(x, target, alpha, ignored, mean)
+    return total, entmax_total_gradient(x, state, target, torch.ones_like(total), count, alpha, ignored)
+
+
 # Columns of a long row that are summed at a time: what is kept beside the scores is a few of these, not a few rows.
 COLUMNS = 8192
 
@@ -408,6 +417,7 @@ def examples(x: Tensor) -> Iterator[tuple[str, tuple[Tensor, ...], dict[str, Any
             one = x.new_ones(())
             yield "entmax_total", (x, target), {"alpha": alpha, "ignored": -100, "mean": True}
             yield "entmax_total_gradient", (x, state, target, one, one), {"alpha": alpha, "ignored": -100}
+            yield "entmax_total_and_gradient", (x, target), {"alpha": alpha, "ignored": -100, "mean": True}
     for alpha in (1.0, 1.25, 1.5, 2.0):
         yield "entmax_sums", (x, state), {"alpha": alpha}
     for alpha in (1.25, 1.5, 2.0):

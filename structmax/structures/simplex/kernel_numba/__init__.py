@@ -401,6 +401,15 @@ def entmax_total_gradient(
     return entmax_gradient(x, state, target, (d_total / count).view(1), alpha, ignored)
 
 
+@returns("total", "parts")
+def entmax_total_and_gradient(
+    x: Tensor, target: Tensor, alpha: float, ignored: int, mean: bool
+) -> tuple[Tensor, Tensor]:
+    """`entmax_total` and its gradient, as in reference.py: () and (B, n)."""
+    total, state, count = entmax_total(x, target, alpha, ignored, mean)
+    return total, entmax_gradient(x, state, target, count.reciprocal().view(1), alpha, ignored)
+
+
 @returns("parts")
 def entmax_part_gradient(
     x: Tensor, state: Tensor, target: Tensor, d_value: Tensor, alpha: float | Tensor, ignored: int

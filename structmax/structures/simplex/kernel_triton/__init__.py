@@ -20,6 +20,7 @@ from structmax.structures.simplex.kernel_triton.forward import solve_rows, solve
 from structmax.structures.simplex.kernel_triton.heads import attend, list_live, pull_keys, pull_queries
 from structmax.structures.simplex.kernel_triton.layer import layer_loss as layer_loss
 from structmax.structures.simplex.kernel_triton.layer import layer_loss_pullback as layer_loss_pullback
+from structmax.structures.simplex.kernel_triton.small import lose
 from structmax.structures.simplex.kernel_triton.sums import add_up, sum_streamed
 from structmax.structures.simplex.kernel_triton.supports import list_streamed
 
@@ -47,6 +48,8 @@ KINDS = {1.0: "softmax", 1.5: "entmax15", 2.0: "sparsemax"}
 SHORT = 4096
 # Most rows whose values one program adds up.
 FEW = 1 << 17
+# Most numbers of a batch that one program solves, as powers of two.
+SMALL = 1 << 14
 
 
 def _family(alpha: float | Tensor) -> tuple[float, str, bool, bool]:
@@ -173,6 +176,23 @@ def entmax_total_gradient(
 ) -> Tensor:
     """d_total / count · (p − onehot(target)); the pullback of `entmax_total`: (B, n)."""
     return _gradient(x, state, target, d_total, count, alpha, ignored)
+
+
+def entmax_total_and_gradient(
+    x: Tensor, target: Tensor, alpha: float, ignored: int, mean: bool
+) -> tuple[Tensor, Tensor]:
+    """`entmax_total` and its gradient, as in reference.py: () and (B, n)."""
+    B, n = x.shape
+    e, kind, steep_possible, _ = _family(alpha)
+    rows, block = 1 << max(B - 1, 0).bit_length(), 1 << (n - 1).bit_length()
+    if steep_possible or rows * block > SMALL:
+        total, state, count = entmax_total(x, target, alpha, ignored, mean)
+        return total, entmax_total_gradient(x, state, target, torch.ones_like(total), count, alpha, ignored)
+    total, gradient, double = x.new_empty(()), torch.empty_like(x), x.dtype == torch.float64
+    constants = kind, mean, double, 40 if double else 20, rows, block
+    warps = min(32, max(1, rows * block // (256 if kind == "general" else 512)))
+    launch(lose, (1,), (x, target, total, gradient, ignored, n, B, e), constants, warps)
+    return total, gradient
 
 
 def entmax_part_gradient(

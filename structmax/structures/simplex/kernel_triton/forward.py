@@ -25,10 +25,8 @@ NOTHING = tl.constexpr(-(2**62))
 
 
 @triton.jit
-def _store_loss(
-    p_x, p_target, ignored, p_value, p_state, n, o_row, m_row, origin, level, tau, energy, e, TARGET: tl.constexpr
-):
-    """Stores Ω*(x) − x[target] and the state (origin, level); `origin` is −inf where nothing is feasible.
+def loss(p_x, p_target, ignored, n, o_row, m_row, origin, tau, energy, e, TARGET: tl.constexpr):
+    """Ω*(x) − x[target] of each row; `origin` is −inf where nothing is feasible.
 
     Ω*(x) = origin + (τ + energy)/α with energy = (α−1)⟨p, x − origin⟩.
     """
@@ -41,10 +39,33 @@ def _store_loss(
         chosen = tl.load(p_x + o_row * n + target, mask=m_target, other=float("nan")).to(origin.dtype)
         gap = tl.where(origin == float("-inf"), 0.0, origin) - chosen
         result = tl.where(target == NOTHING, result, tl.where(target == ignored, 0.0, gap + value))
+    return result
+
+
+@triton.jit
+def _store_loss(
+    p_x, p_target, ignored, p_value, p_state, n, o_row, m_row, origin, level, tau, energy, e, TARGET: tl.constexpr
+):
+    """Stores the loss and the state (origin, level)."""
+    result = loss(p_x, p_target, ignored, n, o_row, m_row, origin, tau, energy, e, TARGET)
     tl.store(p_value + o_row, result, mask=m_row)
     # A maximum may have passed over a NaN; τ has not.
     tl.store(p_state + 2 * o_row, tl.where(level == level, origin, float("nan")), mask=m_row)
     tl.store(p_state + 2 * o_row + 1, level.to(origin.dtype), mask=m_row)
+
+
+@triton.jit
+def solve_tile(b_x, e, KIND: tl.constexpr, WORK: tl.constexpr, DIGITS: tl.constexpr, DOUBLE: tl.constexpr):
+    """Of rows of scores the maxima, −inf where nothing is feasible, the unknowns that `solve` finds, and p; α ≤ 2."""
+    origin = tl.max(b_x, 1, keep_dims=True)
+    peak = tl.where(origin == float("-inf"), 0.0, origin)
+    unknown = solve(b_x - peak, e, KIND, WORK, DIGITS)
+    if DOUBLE:
+        rounded, error, factor = levels(unknown, e, KIND, WORK)
+    else:
+        rounded, error, factor = rough_levels(unknown, e, KIND, WORK)
+    b_p, _ = masses(b_x - peak, rounded, error, factor, e, KIND, DOUBLE)
+    return origin, peak, unknown, b_p
 
 
 @triton.jit
@@ -84,14 +105,7 @@ def solve_rows(
     e_flat = tl.minimum(e, 1.0) if STEEP else e
 
     b_x = tl.load(p_x + o_row * n + o_column, mask=m_tile, other=float("-inf")).to(WORK)
-    origin = tl.max(b_x, 1, keep_dims=True)
-    peak = tl.where(origin == float("-inf"), 0.0, origin)
-    unknown = solve(b_x - peak, e_flat, KIND, WORK, DIGITS)
-    if DOUBLE:
-        rounded, error, factor = levels(unknown, e_flat, KIND, WORK)
-    else:
-        rounded, error, factor = rough_levels(unknown, e_flat, KIND, WORK)
-    b_p, _ = masses(b_x - peak, rounded, error, factor, e_flat, KIND, DOUBLE)
+    origin, peak, unknown, b_p = solve_tile(b_x, e_flat, KIND, WORK, DIGITS, DOUBLE)
     m_steep = m_row & (e > 1) if STEEP else o_row < 0
     if LOSS:
         tau = threshold(unknown, e_flat, KIND)
