@@ -85,23 +85,24 @@ def test_value_and_gradient(alpha, n):
     torch.testing.assert_close(got, want, atol=1e-11, rtol=0)
 
 
-@pytest.mark.parametrize("mean", [True, False])
-@pytest.mark.parametrize(("alpha", "n"), [(a, n) for a, n in CASES if n in (7, 4200)])
-def test_total_and_its_gradient(alpha, n, mean):
-    """Added up by hand from the rows of the reference; of rows that all count, of some, of none, and of no rows."""
+def batches(alpha, n):
+    """Scores and targets, -2 where a row is ignored, and a tolerance: all rows, some that count, none, and no rows."""
     x = rows(n)[[0, 1, 2, 3, 5, 6]]
     target = torch.tensor([0, n - 1, -2, n // 2, n // 2, -2])
     # an ignored row may hold anything
     x[2] = -math.inf
+    yield x.float(), target, 2e-3 if alpha > 2 else 2e-4
+    for kept in (slice(None), slice(0, 2), slice(2, 3), slice(0, 0)):
+        yield x[kept], target[kept], 1e-11
+
+
+@pytest.mark.parametrize("mean", [True, False])
+@pytest.mark.parametrize(("alpha", "n"), [(a, n) for a, n in CASES if n in (7, 4200)])
+def test_total_and_its_gradient(alpha, n, mean):
+    """Added up by hand from the rows of the reference."""
     d_total = torch.tensor(-1.7, dtype=torch.float64)
-    for kept, dtype, atol in (
-        (slice(None), torch.float64, 1e-11),
-        (slice(None), torch.float32, 2e-3 if alpha > 2 else 2e-4),
-        (slice(0, 2), torch.float64, 1e-11),
-        (slice(2, 3), torch.float64, 1e-11),
-        (slice(0, 0), torch.float64, 1e-11),
-    ):
-        part, to = x[kept].to(dtype), target[kept]
+    for part, to, atol in batches(alpha, n):
+        dtype = part.dtype
         wide = part.double()
         value, state = reference.entmax_value(wide, to, alpha, -2)
         count = float((to != -2).sum()) if mean else 1.0
@@ -126,22 +127,11 @@ def test_total_and_its_gradient(alpha, n, mean):
 @pytest.mark.parametrize("mean", [True, False])
 @pytest.mark.parametrize(("alpha", "n"), [(a, n) for a, n in CASES if n in (7, 4200)])
 def test_total_and_gradient_at_once(alpha, n, mean):
-    x = rows(n)[[0, 1, 2, 3, 5, 6]]
-    target = torch.tensor([0, n - 1, -2, n // 2, n // 2, -2])
-    # an ignored row may hold anything
-    x[2] = math.nan
-    for kept, dtype, atol in (
-        (slice(None), torch.float64, 1e-11),
-        (slice(None), torch.float32, 2e-3 if alpha > 2 else 2e-4),
-        (slice(0, 2), torch.float64, 1e-11),
-        (slice(2, 3), torch.float64, 1e-11),
-        (slice(0, 0), torch.float64, 1e-11),
-    ):
-        part, to = x[kept].to(dtype), target[kept]
+    for part, to, atol in batches(alpha, n):
         found = kernel_triton.entmax_total_and_gradient(part.to(DEVICE), to.to(DEVICE), alpha, -2, mean)
         wanted = reference.entmax_total_and_gradient(part.double(), to, alpha, -2, mean)
         for got, want in zip(found, wanted, strict=True):
-            assert got.dtype == dtype
+            assert got.dtype == part.dtype
             torch.testing.assert_close(got.double().cpu(), want, atol=atol, rtol=atol, equal_nan=True)
 
 
