@@ -153,7 +153,7 @@ def gradients(
         >>> for row in table.rows:
         ...     print(row.name, f"bias {row.bias:.2f}, variance {row.variance:.2f}")
         ScoreFunction(samples=1, baseline=None, scale=None) bias 0.06, variance 5.03
-        SumAndSample(k=1) bias 0.02, variance 0.43
+        SumAndSample(k=1) bias 0.05, variance 2.63
         StraightThrough(backward=Identity()) bias 11.45, variance 0.00
     """
     check.whole("samples", samples, 2)

@@ -593,6 +593,23 @@ def test_fewer_structures_than_are_summed():
         torch.testing.assert_close(value[0].detach(), torch.tensor(1.0))
 
 
+@pytest.mark.parametrize("k", [1, 3, 40])
+@pytest.mark.parametrize("name", CASES)
+def test_a_constant_in_f_changes_no_gradient_of_what_is_summed_and_drawn(name, k):
+    structure, scores, weights = problem(name)
+    f, leaves, slopes = losses_of(weights), [t.requires_grad_() for t in scores], []
+    for constant in (0.0, 1e3):
+        estimator, generator = structmax.estimators.SumAndSample(k), torch.Generator().manual_seed(0)
+
+        def shifted(y, index, constant=constant):
+            return constant + f(y, index)
+
+        result = structmax.expect(shifted, structure.parts(scores), structure, estimator, generator=generator)
+        slopes.append(gradients(result.value, leaves))
+    for slope, other in zip(*slopes, strict=True):
+        torch.testing.assert_close(slope, other, atol=1e-10, rtol=0)
+
+
 @pytest.mark.parametrize("estimator", ALL, ids=repr)
 def test_not_a_number_stays_in_its_instance(estimator):
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))

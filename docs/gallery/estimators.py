@@ -22,16 +22,25 @@ AIM = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
 ESTIMATORS: dict[str, AbstractEstimator | AbstractSurrogate] = {
     "exact": estimators.Enumerate(),
     "score function": estimators.ScoreFunction(),
-    "leave one out, 4 draws": estimators.ScoreFunction(4, baseline=estimators.LeaveOneOut()),
+    "self-critical": estimators.ScoreFunction(1, estimators.SelfCritical()),
+    "leave one out, 4 draws": estimators.ScoreFunction(4, estimators.LeaveOneOut()),
+    "without replacement, 2": estimators.SampleWithoutReplacement(2),
     "sum and sample": estimators.SumAndSample(1),
     "REBAR": estimators.Rebar(),
+    "VIMCO, 4 draws": estimators.Vimco(4),
     "ReinMax": estimators.ReinMax(),
     "straight-through": estimators.StraightThrough(),
     "straight-through softmax": estimators.StraightThrough(omega.Entropy()),
+    "straight-through SparseMAP": estimators.StraightThrough(omega.SquaredNorm()),
     "straight-through Gumbel": estimators.straight_through_gumbel(),
+    "perturb-and-MAP": estimators.PerturbAndMAP(),
+    "perturbed, 4 draws": estimators.Perturbed(4),
     "SPIGOT": estimators.Spigot(),
+    "SPIGOT-CE": estimators.SpigotCE(),
+    "SPIGOT-EG": estimators.SpigotEG(),
     "black-box interpolation": estimators.BlackboxInterpolation(),
     "implicit MLE": estimators.ImplicitMLE(),
+    "sparse, 2 best": estimators.SparseTopK(2),
     "SparseMAP": estimators.SparseSupport(),
     "softmax": estimators.Relaxation(omega.Entropy()),
     "Gumbel-softmax": estimators.gumbel_relaxation(),
@@ -78,7 +87,7 @@ def draw_one(axes: Axes, name: str, estimator: AbstractEstimator | AbstractSurro
 
 def draw() -> Figure:
     plt.style.use(Path(__file__).with_name("gallery.mplstyle"))
-    figure, panels = plt.subplots(5, 3, figsize=(6, 8.6))
+    figure, panels = plt.subplots(8, 3, figsize=(6, 13.4))
     for axes, (name, estimator) in zip(panels.flat, ESTIMATORS.items(), strict=True):
         shade = draw_one(axes, name, estimator)
     label = "standard deviation of one draw / mean length of the arrows"

@@ -19,7 +19,8 @@ class SumAndSample(AbstractEstimator):
     """Σ p(y) f(y) over the k best structures, and (1 − Σ p(y)) f(y') with one draw y' of the others.
 
     Among k + 1 structures drawn without replacement some are not of the k best, and the first of these is an exact
-    draw from p restricted to the others.
+    draw from p restricted to the others. The mean of f over the best is its baseline: the gradient does not depend on a
+    constant that is added to f.
 
     Args:
         k: how many structures are summed, ≥ 1.
@@ -62,8 +63,13 @@ class SumAndSample(AbstractEstimator):
         # Where there was no structure to find, its zeros may score above log Z: no exponential of that.
         p = log_p[:k].masked_fill(~there[:k], -math.inf).exp()
         # Σ p f over the others is (1 − Σ p) E f(y'), and its gradient (1 − Σ p) E f(y') ∇ log p(y').
-        other = (1.0 - p.detach().sum(0)).clamp_min(0.0) * losses[k:]
-        return credited((p * losses[:k]).sum(0) + other[0], other, log_p[k:])
+        rest = (1.0 - p.detach().sum(0, keepdim=True)).clamp_min(0.0)
+        other = rest * losses[k:]
+        # Gradients of all p sum to 0, so any b may be subtracted from f in them: here its mean over the best.
+        shares = values.detach().softmax(0).masked_fill(~there[:k], 0.0)
+        b = (shares * losses[:k].detach()).sum(0, keepdim=True)
+        credit = torch.cat([-p.detach() * b, other - rest * b])
+        return credited((p * losses[:k]).sum(0) + other[0], credit, log_p)
 
 
 def _first_other(values: Tensor, kept: Tensors, draws: Tensors, log_drawn: Tensor) -> Tensor:
