@@ -110,7 +110,8 @@ class Model(nn.Module):
             mean = (support.q.unsqueeze(-1) * support.structures).sum(1)
             proposal = flip + (1 - 2 * flip) * mean
         bound = scores.new_full((len(x),), -math.inf) if support is None else support.log_joint.logsumexp(-1)
-        chunk = max(1, AT_ONCE // (x.numel() * self.level.in_features))
+        listed = 0 if support is None else support.q.numel() * scores.shape[-1]
+        chunk = max(1, AT_ONCE // (x.numel() * self.level.in_features + listed))
         for start in range(0, samples, chunk):
             count = min(chunk, samples - start)
             y = torch.bernoulli(proposal.expand(count, *proposal.shape), generator=generator)
@@ -138,7 +139,7 @@ class Recipe(Task[Config]):
     shown = ("loss", "calls")
     meanings = {
         "loss": "what training minimises: minus the bound, as the estimator computes it",
-        "calls": "how often the decoder ran for an image",
+        "calls": "how often the decoder runs for an image in training",
         "bound": "the evidence lower bound of an image's log-likelihood, in nats",
         "bits_per_dim": "an upper bound of −log2 p(x) for each pixel, by importance samples",
     }

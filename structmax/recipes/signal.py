@@ -78,7 +78,7 @@ class Recipe(Task[Config]):
     shown = ("loss", "calls")
     meanings = {
         "loss": "what training minimises: minus the log-probability of the right image, as the estimator computes it",
-        "calls": "how often the receiver was asked in a game",
+        "calls": "how often the receiver is asked in a game, in training",
         "success": "games in which the receiver finds the image by the sender's best symbol",
         "symbols": "how many different symbols were best for some image",
     }

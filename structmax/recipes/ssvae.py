@@ -105,10 +105,11 @@ class Model(nn.Module):
 
 class Recipe(Task[Config]):
     model: Model
+    shown = ("loss", "calls")
     meanings = {
         "loss": "what training minimises: minus the bounds, and the loss of the classes of labelled images",
         "accuracy": "share of images with the right class",
-        "calls": "how often the decoder ran for an unlabelled image",
+        "calls": "how often the decoder runs for an unlabelled image in training",
         "bound": "the evidence lower bound of an image's log-likelihood, in nats",
     }
     higher = ("bound",)

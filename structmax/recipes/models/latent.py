@@ -45,10 +45,13 @@ Name = Literal[
 SPARSE = ("sparsemax", "topk_sparsemax", "sparsemap", "sparsemap_budget")
 SUMMED = (*SPARSE, "dense")
 SEVERAL = ("leave_one_out", "vimco")
-# those that look at the settings `samples` and `k`
+RELAXED = ("gumbel", "straight_through_gumbel", "rebar")
+# those that look at these settings
 USERS = {
     "samples": ("score_function", "running_mean", "self_critical", "nvil", *SEVERAL),
     "k": ("sum_and_sample", "topk_sparsemax"),
+    "temperature": RELAXED,
+    "cooling": RELAXED,
 }
 # For each kind of latent variable, what it cannot have, and what to use instead.
 REFUSED_FOR_CATEGORIES = {
@@ -75,15 +78,17 @@ class LatentSettings(Settings):
         0, f"draws of an instance, for {', '.join(USERS['samples'])}; 0 for 2 with the last two, else 1"
     )
     k: int = option(0, "best structures of sum_and_sample and topk_sparsemax; 0 for 1 and 10")
-    temperature: float = option(1.0, "for gumbel, straight_through_gumbel and rebar: of the relaxation")
-    cooling: float = option(1e-4, "the temperature falls by exp(-cooling) at each step, until it has halved")
+    temperature: float = option(1.0, f"of the relaxation, for {', '.join(RELAXED)}")
+    cooling: float = option(
+        1e-4, f"the temperature falls by exp(-cooling) at each step, until it has halved, for {', '.join(RELAXED)}"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.estimator in self.refused:
             raise ValueError(f"`estimator` cannot be {self.estimator} here: {self.refused[self.estimator]}.")
         for name, users in USERS.items():
-            if getattr(self, name) and self.estimator not in users:
+            if getattr(self, name) != getattr(type(self), name) and self.estimator not in users:
                 raise ValueError(
                     f"`{name}` should be given with {', '.join(users)}, but the estimator is {self.estimator}."
                 )
@@ -148,7 +153,7 @@ class Latent(nn.Module):
         """What is to be minimised, −E[log p(x, y)] − weight · H(q), and the calls of `log_joint` for an instance.
 
         In evaluation, estimators that draw or relax are replaced by one draw: the model is the discrete one, and a
-        baseline changes no value.
+        baseline changes no value. The calls are still those that the estimator takes in training.
 
         Args:
             log_joint: from M structures and the instances (M,) they belong to, log p(x, y): (M,).
@@ -176,7 +181,14 @@ class Latent(nn.Module):
                 lambda y, index: -log_joint(y, index), scores, self.structure, estimator, generator=generator
             )
             cost = result.value - weight * result.entropy
-        return cost, result.evaluations / len(scores)
+        counted = self.training or self.settings.estimator in SUMMED
+        return cost, result.evaluations / len(scores) if counted else self.draws
+
+    @property
+    def draws(self) -> int:
+        """How often an estimator that draws or relaxes calls `log_joint` for an instance."""
+        own = {"self_critical": self.samples + 1, "sum_and_sample": self.k + 1, "rebar": 3}
+        return own.get(self.settings.estimator, self.samples)
 
     def estimator(self, features: Tensor) -> Any:
         """That of the settings; in evaluation one draw, unless q is summed."""
