@@ -23,7 +23,7 @@ from structmax.training import DataError, Interrupted, RunError, RunFolder, Watc
 CPU = torch.device("cpu")
 TINY = {
     ssvae: {"hidden": 6, "size": 2, "labelled": 40, "warm_start": 1, "valid_size": 1300},
-    bits: {"bits": 3, "hidden": 6, "features": 2, "valid_size": 1300},
+    bits: {"bits": 3, "hidden": 6, "features": 2, "valid_size": 1300, "importance_samples": 4},
     signal: {"symbols": 5, "game_size": 4, "hidden": 6, "embedding": 3, "valid_size": 1300},
 }
 RECIPES = [pytest.param(recipe, id=recipe.__name__.rpartition(".")[-1]) for recipe in TINY]
@@ -51,7 +51,8 @@ def made(recipe, estimator, **settings):
 
 @pytest.mark.parametrize("estimator", get_args(latent.Name))
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_every_estimator_trains(recipe, estimator):
+def test_every_estimator_trains(recipe, estimator, monkeypatch):
+    monkeypatch.setattr(signal, "GAMES", {"valid": 50, "test": 60})
     task = made(recipe, estimator)
     if task is None:
         return
@@ -73,12 +74,13 @@ def test_every_estimator_trains(recipe, estimator):
     task.model.eval()
     with torch.no_grad():
         before = task.state()
-        found = task.evaluate("valid")
+        evaluated = [task.evaluate(split) for split in ("valid", "test")]
         drawn = task.drawings()
-    assert all(map(math.isfinite, found.values()))
-    assert task.best in found
-    # of the estimator as it trains, though draws are single ones here
-    assert found["calls"] == metrics["calls"] or estimator in latent.SUMMED
+    for found in evaluated:
+        assert all(map(math.isfinite, found.values()))
+        assert task.best in found
+        # of the estimator as it trains, though draws are single ones here
+        assert found["calls"] == metrics["calls"] or estimator in latent.SUMMED
     # an evaluation is no step
     assert task.state() == before
     assert all("<image" in structures.svg(drawing) for drawing in drawn)
@@ -193,21 +195,22 @@ def test_what_two_agents_minimise(entropy):
     torch.testing.assert_close(task.cost(games, torch.Generator())[0], wanted)
 
 
-def test_vimco_has_the_gradient_of_its_own_bound():
-    """Of the mean over all pairs of draws of log ½ Σ p(x, y) / q(y)."""
+@pytest.mark.parametrize("weight", [1.0, 0.15])
+def test_vimco_has_the_gradient_of_its_own_bound(weight):
+    """Of the mean over all pairs of draws of log ½ Σ p(x, y) / q(y)ʷ."""
     task = made(bits, "vimco", bits=2)
     data, model, count = task.train.at(slice(1)), task.model, 4000
     y, log_joint = structmax.Bits().enumerate(torch.zeros(2)), model.log_joint(data.pixels.long())
     scores = model.scores(data.shades()).detach().requires_grad_()
     log_q = (y * scores - functional.softplus(scores)).sum(-1)
-    log_weight = log_joint(y, torch.zeros(4, dtype=torch.long)) - log_q
+    log_weight = log_joint(y, torch.zeros(4, dtype=torch.long)) - weight * log_q
     pairs = torch.logaddexp(log_weight.unsqueeze(0), log_weight.unsqueeze(1)) - math.log(2)
     exact = -(log_q.exp().outer(log_q.exp()) * pairs).sum()
     (right,) = torch.autograd.grad(exact, scores)
     many = scores.detach().expand(count, -1).clone().requires_grad_()
     pixels = data.shades().expand(count, -1)
     joint = model.log_joint(data.pixels.long().expand(count, -1))
-    cost, calls = model.latent(joint, many, pixels, torch.Generator().manual_seed(0))
+    cost, calls = model.latent(joint, many, pixels, torch.Generator().manual_seed(0), weight)
     (found,) = torch.autograd.grad(cost.sum(), many)
     assert calls == 2
     for each, wanted in ((cost.detach(), exact), (found, right.squeeze(0))):
@@ -334,7 +337,7 @@ def test_an_interrupted_run_goes_on_with_what_its_baseline_knows(tmp_path):
             if place.step == 3:
                 raise_signal(SIGINT)
 
-    config = bits.Config(estimator="nvil", epochs=2, importance_samples=2, batch_size=40, device="cpu", **TINY[bits])
+    config = bits.Config(estimator="nvil", epochs=2, batch_size=40, device="cpu", **TINY[bits])
     run(bits.Recipe, config, tmp_path / "whole")
     with pytest.raises(Interrupted):
         run(bits.Recipe, config, tmp_path / "parts", Stop())
