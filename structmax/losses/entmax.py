@@ -2,8 +2,8 @@
 
 For an integer target Ω(y) is a constant of the mapping (0 for entmax, 1 for normmax), and loss and gradient come from
 `EntmaxValue` and `EntmaxTotal`: one pass over the scores forward, one backward, no probabilities kept in between. A
-small batch has both at once. Class
-weights, label smoothing, ignored targets and reductions mean what they mean in `torch.nn.functional.cross_entropy`.
+small batch has both at once, `SmallTotal`. Class weights, label smoothing, ignored targets and reductions mean what
+they mean in `torch.nn.functional.cross_entropy`.
 """
 
 from collections.abc import Callable
