@@ -32,7 +32,7 @@ from structmax.numerics.kernel_numba.llvm import (
 
 def _arrays(context, builder, signature, args):
     """Where each array begins, and how many numbers it has."""
-    given = list(zip(signature.args, args, strict=False))
+    given = list(zip(signature.args[: len(args)], args, strict=True))
     return tuple([of(context, builder, *array) for array in given] for of in (data_of, size_of))
 
 

@@ -7,7 +7,7 @@ from structmax.structures.simplex.kernel_triton.forward import loss, solve_tile
 from structmax.structures.simplex.kernel_triton.tile import load_e, products, quotient, threshold
 
 
-@triton.jit(do_not_specialize=["ignored"])
+@triton.jit(do_not_specialize=["B", "ignored"])
 def lose(
     p_x, p_target, p_total, p_gradient, ignored, n, B, e: tl.float64,
     KIND: tl.constexpr, MEAN: tl.constexpr, DOUBLE: tl.constexpr, DIGITS: tl.constexpr,
